@@ -172,6 +172,15 @@ def test_a_named_network_takes_the_tower(folder):
         vitzoo.create("vit_ti16", weights=place)
 
 
+def test_a_tower_of_an_unknown_type_is_named(folder):
+    path = folder("vision_tower.") / "config.json"
+    config = json.loads(path.read_text())
+    config["vision_config"]["model_type"] = "odd_tower"
+    path.write_text(json.dumps(config))
+    with refuses(CheckpointError, "llava is not known, nor odd_tower of its vision_config"):
+        vitzoo.create(path.parent)
+
+
 def test_two_towers_of_one_file_are_refused(folder):
     place = folder("image_tower.", "video_tower.")
     named = "'image_tower.' (clip/transformers)", "'video_tower.' (clip/transformers)"

@@ -197,7 +197,9 @@ def _of_unknown(config: Config, kind: str | None, zoo: Registry) -> Stated | Non
     if kind == OPEN_CLIP:
         why = f"open_clip_config.json is read by the plugin clip; {install_command('clip')}"
     elif kind is not None:
-        why = f"model_type {escaped(kind)} is not known{_plugin_of(kind, zoo)}"
+        inside = "" if own is config else own.get("model_type", "")
+        of_tower = f", nor {escaped(str(inside))} of its vision_config" if inside else ""
+        why = f"model_type {escaped(kind)} is not known{of_tower}{_plugin_of(kind, zoo)}"
     notes = (f"config.json is not used: {why}",)
     return Stated(merged(*sizes), notes=notes, unread=unread, others=WITH_BIAS.unknown(own))
 

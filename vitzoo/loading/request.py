@@ -245,7 +245,8 @@ def _described(
     check_vit(place, tower.config if tower else config)
     stated = stated_by(config, zoo)
     if stated is None or not (stated.variant or stated.whole):
-        check_vit(place, {}, keys)
+        if not isinstance(config.get("vision_config"), Mapping):  # of a larger model
+            check_vit(place, {}, keys)
         why = "".join(f"; {note}" for note in (*notes, *(stated.notes if stated else ())))
         raise CheckpointError(
             f"{place} has no config that states the network of its weights{why}; if it is a Vision "
