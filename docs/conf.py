@@ -73,6 +73,7 @@ html_theme_options = {"top_of_page_buttons": []}
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#:]+)\.md\)")
 ROW = re.compile(r"^\| \[.*\|$", re.MULTILINE)
 NAMES = re.compile(r"^Names of `vitzoo`:(.*?)\.$", re.DOTALL | re.MULTILINE)
+NAME = re.compile(r"[\w./:-]+")  # of a test, a file or a repository
 NETWORK = re.compile(r"^\| `([\w/]+)` \|", re.MULTILINE)
 ADDRESS = re.compile(r"`?docs/([\w/-]+)\.md(#[\w-]+)?`?")
 WITH_TITLE = re.compile(r"\[([^\]]+)\]\(([\w/-]*)(?:\.md)?(#[\w-]+)?\)")
@@ -234,7 +235,7 @@ def size_tables(_app: Sphinx, tree: nodes.document) -> None:
         length = len(entry.astext())
         entry["classes"].append("short" if length <= 12 else "middle" if length <= 30 else "long")
         for code in entry.findall(nodes.literal):
-            if len(code.astext()) > 45:
+            if len(code.astext()) > 45 and NAME.fullmatch(code.astext()) is None:
                 code["classes"].append("long")
 
 
