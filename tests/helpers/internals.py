@@ -54,6 +54,7 @@ from vitzoo.plugin.info import (
 )
 from vitzoo.plugin.package_files import data_file as data_file
 from vitzoo.plugin.requirements import check_requirements as check_requirements
+from vitzoo.registry import available as available
 from vitzoo.registry.choice import choose as choose
 from vitzoo.registry.foreign_names import known_elsewhere as known_elsewhere
 from vitzoo.registry.label_sets import SETS as SETS

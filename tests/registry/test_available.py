@@ -6,12 +6,13 @@ import json
 from types import SimpleNamespace
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 import vitzoo
 from helpers import refuses, says
-from internals import FIRST_PARTY, install_command
-from vitzoo.errors import UnknownName
-from vitzoo.registry import available
+from internals import FIRST_PARTY, available, install_command
+from vitzoo.errors import CheckpointError, UnknownName
 
 DINO = "pip install ./plugins/vitzoo-dino"
 USES = [vitzoo.create, vitzoo.describe, vitzoo.fetch, vitzoo.labels, vitzoo.transform]
@@ -122,7 +123,24 @@ def test_only_plugins_that_are_not_installed_are_read(monkeypatch, tmp_path):
     assert {row["plugin"] for row in rows} == {"vitzoo-dino", "vitzoo-sbb"}
     assert {"dinov2", "sbb"} < {row["namespace"] for row in rows}
     monkeypatch.setattr(available, "TABLE", tmp_path / "nothing.json")
-    available._rows.cache_clear()
+    for cached in (available._rows, available._table):
+        cached.cache_clear()
     assert available.available(zoo()) == []
     with pytest.raises(FileNotFoundError):
         available.available(zoo("vitzoo-dino"))
+
+
+@pytest.mark.usefixtures("core_alone")
+@pytest.mark.parametrize(
+    ("config", "plugin"),
+    [
+        ({"model_type": "metaclip_2"}, "vitzoo-clip"),
+        ({"model_type": "data2vec-vision"}, "vitzoo-mim"),
+        ({"model_type": "llava", "vision_config": {"model_type": "pixio"}}, "vitzoo-encoders"),
+    ],
+)
+def test_a_model_type_of_a_plugin_names_the_command(tmp_path, config, plugin):
+    save_file({"x": torch.ones(1)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with refuses(CheckpointError, config["model_type"], f"pip install ./plugins/{plugin}"):
+        vitzoo.create(tmp_path)

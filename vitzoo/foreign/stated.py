@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,7 +13,8 @@ from vitzoo.foreign import timm_config
 from vitzoo.foreign.changes import changed, timm_spec
 from vitzoo.formats.config import Config, check_config, merged
 from vitzoo.formats.transformers import WITH_BIAS
-from vitzoo.plugin.info import FIRST_PARTY, install_command
+from vitzoo.plugin.info import install_command
+from vitzoo.registry.available import reader_of
 from vitzoo.registry.foreign_names import current, known_elsewhere
 from vitzoo.schema.rows import Variant
 from vitzoo.schema.spec import Spec
@@ -199,7 +199,8 @@ def _of_unknown(config: Config, kind: str | None, zoo: Registry) -> Stated | Non
     elif kind is not None:
         inside = "" if own is config else own.get("model_type", "")
         of_tower = f", nor {escaped(str(inside))} of its vision_config" if inside else ""
-        why = f"model_type {escaped(kind)} is not known{of_tower}{_plugin_of(kind, zoo)}"
+        ways = [way for one in (kind, str(inside)) if (way := reader_of(one, zoo))]
+        why = "; ".join((f"model_type {escaped(kind)} is not known{of_tower}", *ways[:1]))
     notes = (f"config.json is not used: {why}",)
     return Stated(merged(*sizes), notes=notes, unread=unread, others=WITH_BIAS.unknown(own))
 
@@ -268,14 +269,6 @@ def _reader(kind: str | None, zoo: Registry, layout: Format | None) -> Format | 
         return layout
     names = readers(kind, zoo)
     return next((zoo.part("checkpoint format", name) for name in names), None)
-
-
-def _plugin_of(kind: str, zoo: Registry) -> str:
-    """Return the end of a note with the plugin that reads a model type, if it is not installed."""
-    namespace = next((n for n in FIRST_PARTY if re.match(rf"{n}(?![a-z])", kind)), "")
-    if not namespace or namespace in zoo.host.infos:
-        return ""
-    return f"; {install_command(namespace)}"
 
 
 def _unknown(keys: list[str]) -> tuple[str, ...]:

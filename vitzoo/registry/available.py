@@ -1,6 +1,7 @@
-"""The variants of first-party plugins that are not installed; torch-free.
+"""What first-party plugins have that are not installed; torch-free.
 
-`available.json` has a row for each variant of the first-party plugins, installed or not.
+`available.json` has a row for each of their variants, and the namespace for each model type of
+transformers that they read, installed or not.
 `tests/update_available.py` writes the file.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitzoo.errors import did_you_mean
 from vitzoo.plugin.info import FIRST_PARTY, install_command
@@ -47,11 +48,27 @@ def how_to_get(name: str, zoo: Registry) -> str:
     return f", and this vitzoo knows no such variant of it{did_you_mean(name, known)}; or {both}"
 
 
+def reader_of(kind: str, zoo: Registry) -> str:
+    """Return how to get the plugin that reads a model type of transformers, empty if there is none.
+
+    A plugin that is installed or disabled has no such text.
+    """
+    namespace = _table()["types"].get(kind, "")
+    absent = namespace and namespace not in zoo.host.infos
+    return install_command(namespace) if absent else ""
+
+
 @cache
-def _rows() -> list[Listed]:
+def _table() -> dict[str, Any]:
     import json
 
-    rows = [dict(zip(COLUMNS, row, strict=True)) for row in json.loads(TABLE.read_bytes())]
+    found: dict[str, Any] = json.loads(TABLE.read_bytes())
+    return found
+
+
+@cache
+def _rows() -> list[Listed]:
+    rows = [dict(zip(COLUMNS, row, strict=True)) for row in _table()["variants"]]
     for row in rows:
         row["namespace"] = row["name"].partition("/")[0]
         row["plugin"] = FIRST_PARTY[row["namespace"]]
