@@ -208,6 +208,13 @@ def summary(network: nn.Module, images: Tensor) -> Outputs:
     return out.last_hidden_state, out.summary
 
 
+def maps(network: nn.Module, images: Tensor) -> Outputs:
+    """Return the last map of a backbone as tokens, and their average."""
+    index = torch.zeros(len(images), dtype=torch.long) if network.config.num_experts > 1 else None
+    tokens = network(images, dataset_index=index).feature_maps[-1]
+    return tokens, tokens.mean(1)
+
+
 def naflex(network: nn.Module, images: Tensor) -> Outputs:
     """Run SigLIP 2 on the patches of the stored grid."""
     whole = hasattr(network, "get_image_features")
@@ -387,6 +394,11 @@ TYPES = {
     "blip_2_vision_model": Type("Blip2VisionConfig", {"Blip2VisionModel": first}, BLIP),
     "instructblip_vision_model": Type(
         "InstructBlipVisionConfig", {"InstructBlipVisionModel": first}, BLIP
+    ),
+    "vitpose_backbone": Type(
+        "VitPoseBackboneConfig",
+        {"VitPoseBackbone": maps},
+        DINOV2 | {"num_experts": (1, 3), "part_features": (8,)},
     ),
     "timm_wrapper": Type(
         "TimmWrapperConfig",
