@@ -177,7 +177,7 @@ def test_weights_of_torchvision_are_answered_with_the_network_and_its_weights(we
         ("hf:acme/vit_little", "acme/vit_little"),
         ("timm/vit_little.sbb_in1k", "timm/vit_little.sbb_in1k"),  # also the name of a plugin
         ("nobody/vit_b16", "nobody/vit_b16"),
-        ("facebook/ijepa_vith14_1k", "facebook/ijepa_vith14_1k"),
+        ("acme/ijepa_vith14_1k", "acme/ijepa_vith14_1k"),
     ],
 )
 def test_a_repository_that_is_not_registered_is_answered_with_the_call_that_loads_it(

@@ -100,13 +100,13 @@ class Checkpoint:
         data = bytearray(os.pread(self.file.fd, info.end - info.start, info.start))
         return view(data, replace(info, start=0, end=len(data)))
 
-    def tensors(self, *, always: bool = False, ignored: Collection[str] = ()) -> Tensors:
+    def tensors(self, *, always: bool = False, unread: Collection[str] = ()) -> Tensors:
         """Return the tensors by the keys of the file, and the sha256 of their bytes.
 
         A verified file is mapped. A file of the user's own is read into memory, or mapped if
         `mapped` is true; it is hashed unless it is unchanged since it was hashed. With `always`, or
         with `VITZOO_VERIFY=tensors`, a verified file is read into memory and hashed, too. Tensors
-        with a key in `ignored` are only hashed.
+        with a key in `unread` are only hashed.
 
         Raises:
             HashMismatch: the bytes have changed since they were verified.
@@ -115,7 +115,7 @@ class Checkpoint:
         mode = settings.verify_mode()
         verified = bool(self.sha256) and not always and mode != "tensors"
         stamps = not always and mode == "stamp"
-        keys = frozenset(self.header.tensors.keys() - set(ignored)) if ignored else None
+        keys = frozenset(self.header.tensors.keys() - set(unread)) if unread else None
         found = self.container.read(Reading(self.mapped or verified, verified, stamps, keys))
         if self.sha256 and found.sha256 not in ("", self.sha256):
             raise HashMismatch(

@@ -32,7 +32,7 @@ class NpzFile:
                 f"{self.source}: all its tensors are compressed, so mmap=True cannot map them; "
                 "leave mmap out, or write the file as safetensors with vitzoo convert"
             )
-        found = contents(self.file, reading, stored)
+        found = contents(self.file, replace(reading, keys=None), stored)
         finite, checked = found.finite, reading.verified or found.stamped
         tensors = {}
         for name, member in self.members.items():

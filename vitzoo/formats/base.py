@@ -41,6 +41,8 @@ class Format:
             the key `anchor` is in the file.
         anchor: a key that every file has.
         training: beginnings of keys that are ignored in a file with such a prefix.
+        beside: beginnings of ignored keys of other parts of a larger model, such as a text tower;
+            their tensors are not read into memory.
         configs: the configs that this format reads, by their `model_type`.
         defaults: config overrides of a file without `config.json`.
         defaults_with: further overrides of such a file, by a key that it must have.
@@ -63,6 +65,7 @@ class Format:
     file_prefixes: Sequence[str] = ()
     anchor: str = ""
     training: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
     configs: Mapping[str, ConfigTable] = field(default_factory=dict)
     defaults: Config = field(default_factory=dict)
     defaults_with: Mapping[str, Config] = field(default_factory=dict)

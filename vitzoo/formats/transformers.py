@@ -260,6 +260,7 @@ transformers_vit = TransformersFormat(
         "encoder.layer.0.norm1.weight",  # of a DINOv2 or a Pixio
         "encoder.layer.0.mlp.fc1.weight",  # of a ViTPose
     ),
+    beside=("text_model.", "multimodal_model.", "image_codebook."),  # of a FLAVA
     ignored=(
         *("decoder.mask_token", "decoder.decoder_*"),  # of `ViTMAEForPreTraining`
         *("embeddings.mask_token", "decoder.0.*"),  # of `ViTForMaskedImageModeling`

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vitzoo import settings
-from vitzoo.checkpoint.containers import DTYPES, Tensors
+from vitzoo.checkpoint.containers import Tensors
 from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.errors import CheckpointError
 from vitzoo.loading.adapt import LOADABLE, PRE_LOGITS, Adaptation, Adapted, adapt, fresh_head
@@ -54,9 +54,8 @@ def load(
     plan = adapt(layout.to_model(checkpoint.skeleton()), model, slots.expected, adaptation)
     check(plan, slots, checkpoint.source, zoo, note_of(layout), typed or {})
 
-    infos = checkpoint.header.tensors
-    ignored = layout.ignored_keys(infos)  # a format may check numbers such as indices
-    found = checkpoint.tensors(ignored=[n for n in ignored if DTYPES[infos[n].dtype] in LOADABLE])
+    ignored = layout.ignored_keys(checkpoint.header.tensors)
+    found = checkpoint.tensors(unread=[n for n in ignored if n.startswith(layout.beside)])
     if check_finite:
         _check_values(found, checkpoint)
     tensors = {name: t.contiguous() for name, t in layout.to_model(found.tensors).items()}

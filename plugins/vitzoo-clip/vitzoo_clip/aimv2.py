@@ -123,6 +123,7 @@ aimv2 = Aimv2Format(
     ),
     marks=("embeddings.rms_norm.weight", "encoder.layers.0.ffn.gate_proj.weight"),
     ignored=IGNORED,
+    beside=("text_model.",),
     defaults={"block": BLOCK, "patch_embed": {"norm": "rms", "norm_eps": 1e-5}},
     network={
         **dict.fromkeys(("block.qkv_bias", "block.proj_bias"), (_one_bias,)),

@@ -200,6 +200,7 @@ open_clip = OpenClipFormat(
         "visual.class_embedding",
         f"{BLOCK.format(0)}attn.in_proj_weight",
     ),
+    beside=("transformer.",),  # of the text tower
     ignored=(
         *("transformer.*", "token_embedding.*", "ln_final.*", "text_projection*", "text.*"),
         *("positional_embedding", "attn_mask", "logit_*", *OPENAI),

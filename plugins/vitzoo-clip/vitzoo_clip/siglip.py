@@ -176,6 +176,7 @@ transformers_siglip = SiglipTower(
     marks=(*MARKS, TABLE),
     excludes=(TOKEN,),
     ignored=IGNORED,
+    beside=("text_model.",),
     defaults={
         "block": {"activation": "gelu_tanh", "norm_eps": 1e-6},
         "pos_embed": {"resample": "bicubic"},

@@ -157,6 +157,7 @@ transformers_clip = TransformersTower(
     ),
     marks=(*MARKS, TOKEN, (TABLE, ANGLE)),
     ignored=(*IGNORED, *types.BESIDE),
+    beside=("text_model.",),
     classifier={"pool": "mean", "final_norm": False},  # it averages the patches before the norm
     defaults={
         "block": {"activation": "quick_gelu", "norm_eps": 1e-5},

@@ -87,6 +87,7 @@ transformers_tipsv2 = TipsV2Format(
     ),
     marks=("register_tokens", "blocks.0.ls1.gamma", ("blocks.0.mlp.c_fc.weight", "temperature")),
     ignored=("mask_token", "temperature", "text_encoder.*"),
+    beside=("text_encoder.",),
     defaults={"block": {"activation": "gelu", "norm_eps": 1e-6}, **POSITIONS},
     network={
         "num_registers": (lambda spec: spec.num_registers > 0,),

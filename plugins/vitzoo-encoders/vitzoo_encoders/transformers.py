@@ -297,6 +297,7 @@ blip = EncoderFormat(
         prefixes=("vision_model.",),
     ),
     marks=("embeddings.class_embedding", "encoder.layers.0.self_attn.qkv.weight"),
+    beside=("text_",),
     ignored=(
         *("text_*", "logit_scale", "itm_head.*"),  # of a whole model
         *("vision_proj.*", "visual_projection.*"),
