@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 from sklearn.datasets import load_sample_images
-from transformers import ViTConfig, ViTForImageClassification
+from transformers import Siglip2ImageProcessor, ViTConfig, ViTForImageClassification
 from transformers.models.deit.image_processing_pil_deit import DeiTImageProcessorPil
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
@@ -127,6 +127,9 @@ def test_ways_to_write_it(folder, small, changes, row):
         ({"do_rescale": False}, ["do_rescale", "False"]),
         ({"rescale_factor": 1.0}, ["rescale_factor", "1.0"]),
         ({"crop_pct": 2}, ["crop_pct", "(0, 1]", "2.0"]),
+        ({"do_pad": True}, ["do_pad", "True"]),  # OWLv2, Janus
+        ({"do_image_splitting": True}, ["do_image_splitting", "True"]),  # Idefics3
+        ({"keep_aspect_ratio": True}, ["keep_aspect_ratio", "True"]),  # DPT
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -137,6 +140,24 @@ def test_an_odd_file_is_named_and_not_used(folder, small, text, parts):
     assert model.preprocessing is None
     (line,) = model.load_report.assumed
     says(line, "preprocessor_config.json", "not used", *parts)
+
+
+def test_the_processor_of_naflex(folder, small):
+    Siglip2ImageProcessor(patch_size=8, max_num_patches=16).save_pretrained(folder)
+    model = vitzoo.create(small, weights=folder)
+    expected = vitzoo.Preprocessing((0.5,) * 3, (0.5,) * 3, "bilinear", 1.0, "squash")
+    assert model.preprocessing == expected
+    (line,) = model.load_report.assumed
+    says(line, "preprocessor_config.json", "square", "dynamic=True")
+
+
+def test_the_processor_of_a_whole_model(folder, small):
+    whole = {"processor_class": "LlavaProcessor", "image_processor": GOOD | {"resample": 2}}
+    (folder / "processor_config.json").write_text(json.dumps(whole))
+    assert vitzoo.create(small, weights=folder).preprocessing.interpolation == "bilinear"
+    (folder / "processor_config.json").write_text('{"processor_class": "LlavaProcessor"}')
+    model = vitzoo.create(small, weights=folder)
+    assert (model.preprocessing, model.load_report.assumed) == (None, ())
 
 
 def test_no_file_is_no_line(folder, small):

@@ -20,7 +20,7 @@ from vitzoo.cli.output import (
     print_rows,
     say,
 )
-from vitzoo.errors import UnknownName
+from vitzoo.errors import UnknownName, did_you_mean
 from vitzoo.opening import registered
 from vitzoo.registry.available import needs
 from vitzoo.registry.foreign_names import (
@@ -341,14 +341,17 @@ def _meanings(zoo: Registry, name: str) -> list[dict[str, Any]]:
 def _of_repository(address: str) -> dict[str, Any]:
     """Return what table and store know about a repository without an entry; sends no request."""
     from vitzoo.foreign.hub import files_at
-    from vitzoo.registry.repositories import known
+    from vitzoo.registry.repositories import known, repositories
     from vitzoo.store.obtain import TERMS, stored
 
     row = known(address.removeprefix("hf://"))
     if row is None:
+        near = did_you_mean(
+            address.removeprefix("hf://"), [r.name for r in repositories().values()]
+        )
         say(
-            f"vitzoo: {address} is not registered; create loads it if its config states a network "
-            "that vitzoo can build"
+            f"vitzoo: {address} is not registered, and no server was asked; create loads it if it "
+            f"exists and its config states a network that vitzoo can build{near}"
         )
     elif row.gated:
         say(f"vitzoo: https://huggingface.co/{row.name}: access is gated: {TERMS}")

@@ -10,6 +10,8 @@ from vitzoo.errors import InvalidOption
 from vitzoo.schema.reader import MAX_PX, describe
 from vitzoo.schema.rows import Preprocessing
 
+NAFLEX = "max_num_patches"  # key of SigLIP 2 NaFlex
+FURTHER = ("do_pad", "do_image_splitting", "keep_aspect_ratio")  # steps of other processors
 RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # as Pillow numbers them
 
 
@@ -85,6 +87,9 @@ def read_processor(table: Mapping[str, Any]) -> Preprocessing:
     for step in ("do_resize", "do_rescale"):
         if table.get(step, True) is not True:
             raise InvalidOption(f"{step} is {describe(table[step])}")
+    for step in FURTHER:
+        if table.get(step):
+            raise InvalidOption(f"{step} is {describe(table[step])}, a step that vitzoo lacks")
     factor = table.get("rescale_factor", 1 / 255)
     if not isinstance(factor, float) or not math.isclose(factor, 1 / 255, rel_tol=1e-3):
         raise InvalidOption(f"rescale_factor is {describe(factor)}")
@@ -106,6 +111,8 @@ def read_processor(table: Mapping[str, Any]) -> Preprocessing:
 
 def _crop(table: Mapping[str, Any]) -> tuple[str, float]:
     """Return crop mode and crop share of the resized image."""
+    if NAFLEX in table:  # it has no size: the grid depends on the image
+        return "squash", 1.0
     size = table.get("size")
     edge = size.get("shortest_edge") if isinstance(size, dict) else None
     mode = "squash" if edge is None else "center"

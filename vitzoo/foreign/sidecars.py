@@ -7,6 +7,7 @@ in the load report.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,11 @@ from vitzoo.schema.rows import Preprocessing
 CONFIG = "config.json"
 OPEN_CLIP = "open_clip_config.json"
 PROCESSOR = "preprocessor_config.json"
+PROCESSORS = "processor_config.json"  # of a whole model, as transformers 5 writes it to a folder
+SQUARE = (
+    f"{PROCESSOR}: images become the square of the network; transformers keeps their shape, as "
+    "vitzoo.transform(model, image_size=(HEIGHT, WIDTH)) does for one shape with dynamic=True"
+)
 SIDECARS = (OPEN_CLIP, CONFIG, PROCESSOR)
 MAX_SIDECAR = 1024 * 1024  # bytes
 
@@ -48,7 +54,16 @@ class Sidecars:
 def sidecars_beside(path: Path) -> Sidecars:
     """Read the sidecars beside a weights file, or in a folder."""
     folder = path if os.path.isdir(path) else path.parent  # noqa: PTH112  # False for a long name
-    return read_sidecars(lambda name: read_regular(folder / name, MAX_SIDECAR))
+
+    def read(name: str) -> bytes | None:
+        found = read_regular(folder / name, MAX_SIDECAR)
+        if found is not None or name != PROCESSOR:
+            return found
+        whole = read_regular(folder / PROCESSORS, MAX_SIDECAR)
+        table = _table(whole).get("image_processor") if whole else None
+        return json.dumps(table).encode() if table else None
+
+    return read_sidecars(read)
 
 
 def read_sidecars(read: Callable[[str], bytes | None], repo: str = "") -> Sidecars:
@@ -71,7 +86,13 @@ def read_sidecars(read: Callable[[str], bytes | None], repo: str = "") -> Sideca
             notes.append(f"{name} is not used: {printable(str(error), 200)}")
     if not tables:
         return Sidecars(notes=tuple(notes), files=tuple(files))
-    from vitzoo.foreign.preprocessing import labels_in, of_open_clip, of_timm, read_processor
+    from vitzoo.foreign.preprocessing import (
+        NAFLEX,
+        labels_in,
+        of_open_clip,
+        of_timm,
+        read_processor,
+    )
     from vitzoo.registry.repositories import completed
 
     config, added = completed({**tables.get(OPEN_CLIP, {}), **tables.get(CONFIG, {})}, repo)
@@ -81,6 +102,8 @@ def read_sidecars(read: Callable[[str], bytes | None], repo: str = "") -> Sideca
             preprocessing = preprocessing or (find(tables[name]) if name in tables else None)
         except InvalidOption as error:
             notes.append(f"{name} is not used: {printable(str(error), 200)}")
+    if preprocessing and NAFLEX in tables.get(PROCESSOR, {}):
+        notes.append(SQUARE)
     labels, note = labels_in(config)
     return Sidecars(config, labels, preprocessing, (*notes, *note, *added), tuple(files))
 
