@@ -182,7 +182,7 @@ def test_block_argument_comes_before_the_config(saved):
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [
-        ({"hidden_act": "relu"}, ["hidden_act", "'relu'", "gelu, gelu_new"]),
+        ({"hidden_act": "relu6"}, ["hidden_act", "'relu6'", "gelu, gelu_new"]),
         ({"hidden_act": None}, ["hidden_act", "None", "gelu, gelu_new"]),
         ({"hidden_act": ["gelu"]}, ["hidden_act", "['gelu']", "gelu, gelu_new"]),
         ({"layer_norm_eps": 0}, ["layer_norm_eps", 0, 1, "got 0"]),

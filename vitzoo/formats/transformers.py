@@ -46,7 +46,8 @@ TRANSFORMERS_LAYER = {
 }
 TRANSFORMERS_QKV = tuple(f"attention.attention.{x}." for x in ("query", "key", "value"))
 ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"}
-ACTIVATIONS |= {"quick_gelu": "quick_gelu"}
+ACTIVATIONS |= {"quick_gelu": "quick_gelu", "swish": "silu"}
+ACTIVATIONS |= {name: name for name in ("relu", "silu", "leaky_relu", "mish", "tanh")}
 IRRELEVANT = {
     "read with the class names": ("id2label", "label2id", "num_labels", "architectures"),
     "acts in training only; `create` has drop_path= and dropout=": (

@@ -326,7 +326,7 @@ def test_averaged_patches_of_open_clip(tmp_path):
 @pytest.mark.parametrize(
     ("layout", "spec", "config", "text"),
     [
-        (transformers_clip, CLIP, {"hidden_act": "relu"}, "hidden_act .*gelu.*'relu'"),
+        (transformers_clip, CLIP, {"hidden_act": "relu6"}, "hidden_act .*gelu.*'relu6'"),
         (transformers_clip, CLIP, {"layer_norm_eps": 2}, "layer_norm_eps.*0.*1.*2"),
         (
             open_clip,

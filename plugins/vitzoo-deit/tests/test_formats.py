@@ -308,7 +308,7 @@ def test_a_config_that_lies_is_refused(tmp_path):
     path, _ = saved(tmp_path, fill(DeiTForImageClassificationWithTeacher(config())))
     lies = {
         '{"layer_norm_eps": -1}': "layer_norm_eps.*0.*1.*-1",
-        '{"hidden_act": "relu"}': "hidden_act .*gelu.*'relu'",
+        '{"hidden_act": "relu6"}': "hidden_act .*gelu.*'relu6'",
     }
     for stated, text in lies.items():
         (tmp_path / "config.json").write_text(stated)

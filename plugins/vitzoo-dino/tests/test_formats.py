@@ -248,8 +248,8 @@ def test_facts_of_a_config_of_dinov2(tmp_path, randomise):
     (tmp_path / "config.json").write_text(json.dumps(config | {"num_attention_heads": 4}))
     with pytest.raises(CheckpointError, match=r"4 .*heads.* 2"):
         vitzoo.create(V2, weights=tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text(json.dumps(config | {"hidden_act": "relu"}))
-    with pytest.raises(CheckpointError, match=r"hidden_act .*gelu.*'relu'"):
+    (tmp_path / "config.json").write_text(json.dumps(config | {"hidden_act": "relu6"}))
+    with pytest.raises(CheckpointError, match=r"hidden_act .*gelu.*'relu6'"):
         vitzoo.create(V2, weights=tmp_path / "model.safetensors")
 
 
