@@ -106,7 +106,15 @@ ARGUMENTS = ConfigTable(
         "scale_mlp_norm": _flag("scale_mlp_norm", "block.mlp_norm"),
         "init_values": lambda value: _layer_scale(value) if value else {},
         "pos_embed": choice("pos_embed", POSITIONS, file=ARGUMENTS_OF),
-        **dict.fromkeys(("mlp_ratio", "mlp_layer", "act_layer"), read_with),
+        "act_layer": choice(
+            "act_layer",
+            {
+                None: {},
+                **{name: {"block": {"activation": own}} for name, own in ACTIVATIONS.items()},
+            },
+            file=ARGUMENTS_OF,
+        ),
+        **dict.fromkeys(("mlp_ratio", "mlp_layer"), read_with),
         **dict.fromkeys(("global_pool", "fc_norm"), read_with),
     },
     fixed={
@@ -288,16 +296,14 @@ def _input(inner: Config, spec: Spec) -> dict[str, Any]:
 
 
 def _mlp(arguments: Config, spec: Spec) -> dict[str, Any]:
-    """Return the MLP and its activation; the gates of the model have the activation SiLU."""
+    """Return the MLP; the gates of the model have the activation SiLU whatever the block states."""
     layer, act = arguments.get("mlp_layer"), arguments.get("act_layer")
     found = choice("mlp_layer", LAYERS, file=ARGUMENTS_OF)(layer)
     if found.get("mlp", spec.block.mlp) != "mlp":
         own = act is None and spec.block.mlp != "mlp"  # of the architecture
         expected = "'silu', the activation of the gate in vitzoo"
         check_config(own or act in SILU, "act_layer", expected, act, ARGUMENTS_OF)
-    elif act is not None:
-        names = {name: {"activation": own} for name, own in ACTIVATIONS.items()}
-        found |= choice("act_layer", names, file=ARGUMENTS_OF)(act)
+        found |= {} if act is None else {"activation": spec.block.activation}
     return {"block": found} if found else {}
 
 

@@ -18,6 +18,7 @@ ENCODERS = (  # other names of the module with the layers
     *("transformer.encoder.layers", "transformer_encoder.layers", "transformer.layers", "layers"),
     *("encoder_layers", "encoder_blocks", "transformer_encoder", "transformer_blocks", "blocks"),
 )
+PARTS = ("norm1.", "norm2.", "linear1.", "linear2.", "self_attn.")
 POSITION_NAMES = (
     *("pos_embedding", "position_embedding", "position_embeddings"),
     *("positional_embedding", "pos_encoding", "positional_encoding"),
@@ -50,7 +51,7 @@ ALIASES |= {
     for other in names
     for kind in ("weight", "bias")
 }
-ALIASES |= {f"{name}.{{}}.": BLOCK for name in ENCODERS}
+ALIASES |= {f"{name}.{{}}.{part}": BLOCK + part for name in ENCODERS for part in PARTS}
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,7 +46,10 @@ CLASSES = {  # classes of transformers by model type; "": an AutoModel without a
     "clip_vision_model": ("CLIPVisionModelWithProjection", "CLIPVisionModel"),
     "siglip_vision_model": ("SiglipVisionModel",),
 }
-ACTIVATIONS = ("gelu", "gelu_tanh", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "silu")
+ACTIVATIONS = (
+    *("gelu", "gelu_tanh", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "silu", "relu"),
+    *("leaky_relu", "mish", "tanh", "elu", "selu", "hard_swish"),
+)
 POOLS = ({}, *({"global_pool": name} for name in ("token", "avg", "map")))
 NORMS = tuple(  # only timm's `VisionTransformer` has this argument
     {**pool, "fc_norm": value} for pool in ({"global_pool": "avg"}, {}) for value in (True, False)
