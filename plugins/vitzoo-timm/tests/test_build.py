@@ -97,12 +97,12 @@ def test_the_folder_of_a_wrapped_network(tmp_path, name):
 
 def test_the_folder_of_a_wrapped_network_of_transformers(tmp_path):
     config = transformers.TimmWrapperConfig(architecture="pit_ti_224", num_labels=5)
-    theirs = transformers.TimmWrapperForImageClassification(config).eval()
-    theirs.save_pretrained(tmp_path)
+    wrapper = transformers.TimmWrapperForImageClassification(config).eval()
+    wrapper.save_pretrained(tmp_path)
     ours = vitzoo.create(tmp_path).eval()
     x = images(ours)
     with torch.inference_mode():
-        close(ours(x), theirs(x).logits)
+        close(ours(x), wrapper(x).logits)
     assert "prefix = timm_model." in ours.load_report.assumed
 
 
