@@ -13,7 +13,11 @@ from PIL import Image
 import vitzoo
 from helpers import fill
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    # torch 2.11 warns about its own code when it compiles for the first time
+    pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning"),
+]
 
 DIGITS = "docs/examples/digits"
 OUTPUTS = ("logits", "pooled", "blocks.1")
