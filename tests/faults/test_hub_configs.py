@@ -78,6 +78,15 @@ def test_an_address_alone_is_the_network_of_its_folder(pushed, hub, address):
     assert repr(vitzoo.transform(address)) == repr(vitzoo.transform(pushed))
 
 
+@pytest.mark.usefixtures("pushed")
+def test_the_processor_of_a_whole_model(hub):
+    table = {"size": 32, "resample": 0, "image_mean": [0.1] * 3, "image_std": [0.2] * 3}
+    hub.add(REPO, "processor_config.json", json.dumps({"image_processor": table}).encode())
+    expected = vitzoo.Preprocessing((0.1,) * 3, (0.2,) * 3, "nearest", 1.0, "squash")
+    assert vitzoo.create(f"hf://{REPO}").preprocessing == expected
+    assert len(apis(hub)) == 1
+
+
 @pytest.mark.parametrize("weights", [None, "hf://acme/resnet@main/model.safetensors"])
 def test_another_network_is_refused_before_its_weights_are_fetched(hub, net, weights):
     hub.add("acme/resnet", "config.json", b'{"model_type": "resnet"}')
@@ -161,6 +170,7 @@ def test_all_files_are_locked_and_then_no_socket_is_opened(pushed, hub, net, mon
         "config.json": (pushed / "config.json").stat().st_size,
         "open_clip_config.json": 0,
         "preprocessor_config.json": 0,
+        "processor_config.json": 0,
         "open_clip_model.safetensors": 0,
     }
     hub.requests.clear()

@@ -148,7 +148,7 @@ def test_the_processor_of_naflex(folder, small):
     expected = vitzoo.Preprocessing((0.5,) * 3, (0.5,) * 3, "bilinear", 1.0, "squash")
     assert model.preprocessing == expected
     (line,) = model.load_report.assumed
-    says(line, "preprocessor_config.json", "square", "dynamic=True")
+    says(line, "square", "dynamic=True")
 
 
 def test_the_processor_of_a_whole_model(folder, small):
@@ -158,6 +158,9 @@ def test_the_processor_of_a_whole_model(folder, small):
     (folder / "processor_config.json").write_text('{"processor_class": "LlavaProcessor"}')
     model = vitzoo.create(small, weights=folder)
     assert (model.preprocessing, model.load_report.assumed) == (None, ())
+    (folder / "processor_config.json").write_text('{"image_processor": {"do_pad": true}}')
+    (line,) = vitzoo.create(small, weights=folder).load_report.assumed
+    assert line.startswith("processor_config.json is not used: do_pad")
 
 
 def test_no_file_is_no_line(folder, small):

@@ -1,4 +1,4 @@
-"""Files beside a weights file: `config.json`, `preprocessor_config.json` and open_clip's config.
+"""Files beside a weights file: `config.json`, those of the image processor, and open_clip's config.
 
 Here they are parsed. `vitzoo.foreign.preprocessing` reads what they state about images and classes,
 `vitzoo.foreign.stated` what they state about the network. A sidecar that cannot be parsed is named
@@ -7,7 +7,6 @@ in the load report.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -23,12 +22,12 @@ from vitzoo.schema.rows import Preprocessing
 CONFIG = "config.json"
 OPEN_CLIP = "open_clip_config.json"
 PROCESSOR = "preprocessor_config.json"
-PROCESSORS = "processor_config.json"  # of a whole model, as transformers 5 writes it to a folder
+PROCESSORS = "processor_config.json"  # of a whole model, as transformers 5 writes it
 SQUARE = (
-    f"{PROCESSOR}: images become the square of the network; transformers keeps their shape, as "
+    "images become the square of the network; transformers keeps their shape, as "
     "vitzoo.transform(model, image_size=(HEIGHT, WIDTH)) does for one shape with dynamic=True"
 )
-SIDECARS = (OPEN_CLIP, CONFIG, PROCESSOR)
+SIDECARS = (OPEN_CLIP, CONFIG, PROCESSOR, PROCESSORS)
 MAX_SIDECAR = 1024 * 1024  # bytes
 
 
@@ -41,29 +40,18 @@ class Sidecars:
         labels: class names in the order of the logits, empty if there are none.
         preprocessing: of the images, None if it is not stated or not supported.
         notes: for the load report, what could not be used and why.
-        files: names of the sidecars that exist.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
     preprocessing: Preprocessing | None = None
     notes: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
 
 
 def sidecars_beside(path: Path) -> Sidecars:
     """Read the sidecars beside a weights file, or in a folder."""
     folder = path if os.path.isdir(path) else path.parent  # noqa: PTH112  # False for a long name
-
-    def read(name: str) -> bytes | None:
-        found = read_regular(folder / name, MAX_SIDECAR)
-        if found is not None or name != PROCESSOR:
-            return found
-        whole = read_regular(folder / PROCESSORS, MAX_SIDECAR)
-        table = _table(whole).get("image_processor") if whole else None
-        return json.dumps(table).encode() if table else None
-
-    return read_sidecars(read)
+    return read_sidecars(lambda name: read_regular(folder / name, MAX_SIDECAR))
 
 
 def read_sidecars(read: Callable[[str], bytes | None], repo: str = "") -> Sidecars:
@@ -74,18 +62,17 @@ def read_sidecars(read: Callable[[str], bytes | None], repo: str = "") -> Sideca
         repo: the repository on the Hub. Arguments that only its documented call states are added.
     """
     tables: dict[str, Mapping[str, Any]] = {}
-    files, notes = [], []
+    notes = []
     for name in SIDECARS:
         try:
             text = read(name)
-            if text is None:
-                continue
-            files.append(name)
-            tables[name] = _table(text)
+            tables |= {} if text is None else {name: _table(text)}
         except (StoreError, ValueError) as error:  # InvalidOption is a ValueError
             notes.append(f"{name} is not used: {printable(str(error), 200)}")
+    whole = tables.pop(PROCESSORS, {}).get("image_processor")
+    tables |= {PROCESSORS: whole} if isinstance(whole, Mapping) else {}
     if not tables:
-        return Sidecars(notes=tuple(notes), files=tuple(files))
+        return Sidecars(notes=tuple(notes))
     from vitzoo.foreign.preprocessing import (
         NAFLEX,
         labels_in,
@@ -97,15 +84,16 @@ def read_sidecars(read: Callable[[str], bytes | None], repo: str = "") -> Sideca
 
     config, added = completed({**tables.get(OPEN_CLIP, {}), **tables.get(CONFIG, {})}, repo)
     preprocessing = None
-    for name, find in ((PROCESSOR, read_processor), (CONFIG, of_timm), (OPEN_CLIP, of_open_clip)):
+    read_as = {PROCESSOR: read_processor, PROCESSORS: read_processor, CONFIG: of_timm}
+    for name, find in (read_as | {OPEN_CLIP: of_open_clip}).items():
         try:
             preprocessing = preprocessing or (find(tables[name]) if name in tables else None)
         except InvalidOption as error:
             notes.append(f"{name} is not used: {printable(str(error), 200)}")
-    if preprocessing and NAFLEX in tables.get(PROCESSOR, {}):
+    if preprocessing and any(NAFLEX in table for table in tables.values()):
         notes.append(SQUARE)
     labels, note = labels_in(config)
-    return Sidecars(config, labels, preprocessing, (*notes, *note, *added), tuple(files))
+    return Sidecars(config, labels, preprocessing, (*notes, *note, *added))
 
 
 def _table(text: bytes) -> Mapping[str, Any]:
