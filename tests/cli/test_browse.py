@@ -291,6 +291,25 @@ def test_which_knows_repositories_without_a_request(run, monkeypatch):
     assert err == ""
 
 
+def test_which_says_what_create_adds_to_a_config(run):
+    _, _, err = run("which", "paige-ai/Virchow")
+    says(err, "documented call", "create adds the arguments", "does not state")
+
+
+@pytest.mark.parametrize("end", ["@main", "@main/model.safetensors", "/model.safetensors"])
+def test_which_takes_an_address_as_create_does(run, end):
+    code, out, _ = run("which", f"hf://google/owlvit-base-patch32{end}", "--json")
+    (row,) = json.loads(out)
+    assert (code, row["create"]) == (0, f"vitzoo.create('hf://google/owlvit-base-patch32{end}')")
+    says(row["documented"], "from_pretrained('google/owlvit-base-patch32')")
+
+
+@pytest.mark.usefixtures("core_alone")
+@pytest.mark.parametrize("name", ["vinid/plip", "imageomics/bioclip"])
+def test_which_names_the_plugin_that_reads_a_repository(run, name):
+    says(run("which", name)[2], "plugin that is not installed", "pip install ./plugins/vitzoo-clip")
+
+
 def test_which_shows_the_file_in_the_store(run, small, tmp_path, monkeypatch):
     file = tmp_path / "model.safetensors"
     vitzoo.save(vitzoo.create(small), file)

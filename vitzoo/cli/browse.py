@@ -21,8 +21,9 @@ from vitzoo.cli.output import (
     say,
 )
 from vitzoo.errors import UnknownName, did_you_mean
+from vitzoo.files.names import on_hub
 from vitzoo.opening import registered
-from vitzoo.registry.available import needs
+from vitzoo.registry.available import needs, reader_of
 from vitzoo.registry.foreign_names import (
     QUICK,
     Meaning,
@@ -37,7 +38,7 @@ from vitzoo.registry.foreign_names import (
 )
 from vitzoo.registry.listing import commercial_use
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.schema.addresses import is_repository, repository
+from vitzoo.schema.addresses import is_repository, parts_of_address, repository
 from vitzoo.schema.kinds import KINDS, PARTS_OF_WEIGHTS
 from vitzoo.schema.rows import Contribution, Recipe, Throughput, Variant, Weights
 from vitzoo.schema.spec import PartSpec, Spec
@@ -332,29 +333,37 @@ def _meanings(zoo: Registry, name: str) -> list[dict[str, Any]]:
     if parts := [pair for pair in own if not isinstance(pair[1], Variant)]:
         return [_meaning(zoo, namespace, row) for namespace, row in parts]
     if not elsewhere and (is_repository(name) or (not own and of_no_plugin(name, zoo))):
-        return [_of_repository(repository(name))]
+        return [_of_repository(zoo, repository(name))]
+    if not elsewhere and on_hub(name):  # a revision or a file
+        return [_of_repository(zoo, name)]
     variant, weights = _named(zoo, name)
     known_as = f"{name} (alias)" if name in zoo.aliases else None
     return [_meaning(zoo, variant.namespace, variant, weights, known_as)]
 
 
-def _of_repository(address: str) -> dict[str, Any]:
+def _of_repository(zoo: Registry, address: str) -> dict[str, Any]:
     """Return what table and store know about a repository without an entry; sends no request."""
     from vitzoo.foreign.hub import files_at
     from vitzoo.registry.repositories import known, repositories
     from vitzoo.store.obtain import TERMS, stored
 
-    row = known(address.removeprefix("hf://"))
+    repo, _, _ = parts_of_address(address)
+    row = known(repo)
     if row is None:
-        near = did_you_mean(
-            address.removeprefix("hf://"), [r.name for r in repositories().values()]
-        )
+        near = did_you_mean(repo, [r.name for r in repositories().values()])
         say(
             f"vitzoo: {address} is not registered, and no server was asked; create loads it if it "
             f"exists and its config states a network that vitzoo can build{near}"
         )
     elif row.gated:
         say(f"vitzoo: https://huggingface.co/{row.name}: access is gated: {TERMS}")
+    if row and row.arguments:
+        say(
+            "vitzoo: of the documented call, create adds the arguments that the config of the "
+            "repository does not state"
+        )
+    if row and (way := reader_of("open_clip" if row.library == "open_clip" else row.type, zoo)):
+        say(f"vitzoo: its network, {row.type}, is read by a plugin that is not installed; {way}")
     paths = (stored(file.pinned()) for file in files_at(address) if not file.small)
     found = {
         "create": create_call(address),
