@@ -234,6 +234,21 @@ def test_show_prints_results_as_those_of_the_paper(columns):
     says(" ".join(found[start:]), *{row.source for row in rows})
 
 
+def test_show_tells_the_rows_of_the_paper_apart_at_80_columns(run):
+    found = lines("show", "vit_l16", columns=80)
+    start = found.index("results in the paper, of no published file")
+    rows = [line.split() for line in found[start + 2 : start + 6]]
+    assert [row[1:4] for row in rows] == [
+        ["JFT-300M", "7", "-"],
+        ["JFT-300M", "14", "-"],
+        ["JFT-300M", "-", "512"],
+        ["ImageNet-21k", "-", "512"],
+    ]
+    piped = run("show", "vit_l16")[1].splitlines()
+    (header,) = [line for line in piped if "imagenet\t" in line]
+    assert header.startswith("model in the paper\t")
+
+
 @pytest.mark.parametrize("terminal", [True, False])
 def test_show_of_one_weights_entry(run, terminal):
     name = "vit_s16:augreg_in21k_ft_in1k"

@@ -58,9 +58,9 @@ ALWAYS = (
 )  # fmt: skip
 EVALUATION = ("evaluation_size", "evaluation_source", "evaluation_commit")
 SPEED = "images/s"
+IN_PAPER = "model in the paper"
 PAPER = (
-    "model", "pretraining_data", "epochs", "image_size", *RESULT_SETS, "exaflops", "core_days",
-    "source",
+    IN_PAPER, "pretraining_data", "epochs", "px", *RESULT_SETS, "exaflops", "core_days", "source"
 )  # fmt: skip
 EXAMPLE = "vit_b16"  # a variant, in calls with a part
 WHICH = (
@@ -218,8 +218,8 @@ def _print_paper_results(variant: Variant) -> None:
         return
     echo()
     results: list[dict[str, Any]] = [
-        {"model": row.model or variant.name, "pretraining_data": row.pretraining_data}
-        | {"epochs": row.epochs, "image_size": row.image_size and px(row.image_size)}
+        {IN_PAPER: row.model or variant.name, "pretraining_data": row.pretraining_data}
+        | {"epochs": row.epochs, "px": row.image_size and px(row.image_size)}
         | row.cells
         | {"exaflops": row.exaflops, "core_days": row.core_days, "source": row.source}
         for row in variant.paper_results
@@ -227,11 +227,12 @@ def _print_paper_results(variant: Variant) -> None:
     present = [key for key in PAPER if any(row.get(key) is not None for row in results)]
     rows = [{key: row.get(key) for key in present} for row in results]
     sources = dict.fromkeys(row.source for row in variant.paper_results)
-    notes = {"model": "\n".join(f"source: {source}" for source in sources)}
-    order = ("source", "core_days", *RESULT_SETS[:0:-1], "exaflops", *PAPER[3:0:-1])
+    notes = {IN_PAPER: "\n".join(f"source: {source}" for source in sources)}
+    order = ("source", "core_days", *RESULT_SETS[:0:-1], "exaflops", *PAPER[1:4])
     hide = [key for key in order if key in present]
-    title = "results in the paper, of no published file"
-    print_rows(rows, present, fit=Fit(hide, notes=notes, one_line=True), title=title)
+    shorter = {"pretraining_data": lambda data: data.replace(" (private)", "")}
+    fit = Fit(hide, shorter, notes, one_line=True)
+    print_rows(rows, present, fit=fit, title="results in the paper, of no published file")
 
 
 def _print_all_weights(variant: Variant) -> None:
