@@ -106,8 +106,8 @@ def test_the_name_of_a_part_is_no_variant(name, kind):
 
 
 def test_a_variant_unlike_any_other_points_to_the_list():
-    with refuses(UnknownName, "'zzzzzz'", "`vitzoo list --all`"):
-        vitzoo.describe("zzzzzz")
+    with refuses(UnknownName, "'resnet50'", "`vitzoo list --all`", "ResNets", "timm"):
+        vitzoo.describe("resnet50")
 
 
 @pytest.mark.parametrize("name", ["", "vit_b16 ", "VIT_B16", "core/vit_b16", "vit_b16/", "a/b/c"])

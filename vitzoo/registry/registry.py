@@ -258,7 +258,11 @@ class Registry:
         self._check_namespace_of(name, "variant")
         known = [*(row["name"] for row in self.index.listing()), *self.aliases]
         near = did_you_mean(name, [name for name in known if not self.host.switches.hides(name)])
-        return f"unknown variant {name!r}{near or '; `vitzoo list --all` shows all'}"
+        usual = (
+            "; `vitzoo list --all` shows all Vision Transformers of vitzoo; other networks, such "
+            "as ResNets, are in timm and torchvision"
+        )
+        return f"unknown variant {name!r}{near or usual}"
 
 
 def _switched_off(name: str) -> str:
