@@ -116,6 +116,14 @@ def test_another_number_of_names_is_refused(classifier, photos):
         list(predict(classifier, [photos]))
 
 
+def test_a_classifier_that_is_not_trained_is_named(classifier, photos, tmp_path, caplog):
+    assert list(predict(classifier, [photos], top=1))
+    assert caplog.text == ""
+    vitzoo.save(vitzoo.create("vit_digits", num_classes=3), tmp_path / "fresh.safetensors")
+    list(predict(tmp_path / "fresh.safetensors", [photos]))
+    says(caplog.text, "same probabilities", "all zero", "train it", "trained weights")
+
+
 def test_predict_without_a_classifier():
     model = vitzoo.create("vit_digits", pretrained=True, num_classes=0)
     with refuses(InvalidOption, "no classifier"):

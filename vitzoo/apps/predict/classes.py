@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption, short_repr
+from vitzoo.log import log
 from vitzoo.network.wrappers import network_of
 from vitzoo.registry.registry import variants
 from vitzoo.schema.spec import Spec
@@ -16,17 +17,27 @@ MOST = 2**31 - 1  # classes or images that an argument may ask for
 
 
 def check_classifier(model: nn.Module) -> None:
-    """Raise InvalidOption unless a model is a network of vitzoo with a classifier."""
+    """Raise InvalidOption unless a model is a network of vitzoo with a classifier.
+
+    A classifier that is not trained gives a warning.
+    """
     network = network_of(model)
     classes: int = network.num_classes
     if not classes:
         raise InvalidOption(
             f"the model has no classifier, only features{_with_classifier(network)}"
         )
-    if getattr(getattr(network, "head", None), "embedding", False):
+    head = getattr(network, "head", nn.Identity())
+    if getattr(head, "embedding", False):
         raise InvalidOption(
             f"the model returns an embedding of {classes} numbers, not classes; compare them, or "
             f"pass num_classes= and train the new classifier{_with_classifier(network)}"
+        )
+    layers = [module for module in head.modules() if isinstance(module, nn.Linear)]
+    if layers and not layers[-1].weight.is_meta and not layers[-1].weight.any():
+        log.warning(
+            "every image gets the same probabilities: the weights of the classifier are all zero, "
+            "as `create` makes them; train it, or load trained weights"
         )
 
 
