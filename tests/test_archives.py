@@ -35,7 +35,7 @@ CORE_KINDS |= {".css", ".html", ".js", ".tmpl"}
 PLUGIN_SDIST = {".gitignore", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml"}
 CORE_SDIST = PLUGIN_SDIST | {
     *("CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "SECURITY.md"),
-    "registry.toml",
+    *("hatch_build.py", "registry.toml"),
 }
 
 
@@ -46,6 +46,12 @@ def project(folder: Path) -> dict:
 def package(folder: Path) -> str:
     (found,) = (path.parent.name for path in folder.glob("vitzoo*/__init__.py"))
     return found
+
+
+def packaged(folder: Path) -> dict[str, Path]:
+    """Return where each file in the package of a wheel comes from."""
+    found = {name: folder / name for name in files(folder, package(folder))}
+    return found | ({"vitzoo/registry.toml": ROOT / "registry.toml"} if folder == ROOT else {})
 
 
 def files(folder: Path, *parts: str) -> set[str]:
@@ -74,14 +80,14 @@ def sdist(folder, built) -> dict[str, bytes]:
     """The files of the sdist, without the name of its folder."""
     (path,) = built(folder).glob("*.tar.gz")
     with tarfile.open(path) as archive:
-        assert all(member.isfile() or member.issym() for member in archive.getmembers())
+        assert all(member.isfile() for member in archive.getmembers())
         members = {member.name.partition("/")[2]: member for member in archive.getmembers()}
         return {name: archive.extractfile(member).read() for name, member in members.items()}
 
 
 def test_a_wheel_has_the_package_and_its_metadata(folder, wheel):
     inside = {name for name in wheel if ".dist-info/" not in name}
-    assert inside == files(folder, package(folder))
+    assert inside == set(packaged(folder))
     info = {name.partition(".dist-info/")[2] for name in wheel} - {""}
     assert info == INFO
     kinds = {Path(name).suffix for name in inside}
@@ -91,8 +97,8 @@ def test_a_wheel_has_the_package_and_its_metadata(folder, wheel):
 
 
 def test_the_files_of_a_wheel_are_those_of_the_repository(folder, wheel):
-    for name in files(folder, package(folder)):
-        assert wheel[name] == (folder / name).read_bytes(), name
+    for name, path in packaged(folder).items():
+        assert wheel[name] == path.read_bytes(), name
     (license_file,) = (name for name in wheel if name.endswith("licenses/LICENSE"))
     assert wheel[license_file] == (ROOT / "LICENSE").read_bytes()
 
@@ -143,7 +149,6 @@ def test_the_entry_points_of_a_wheel(folder, wheel):
 def test_the_wheel_of_vitzoo_has_the_data_of_its_registry(built):
     (path,) = built(ROOT).glob("*.whl")
     with zipfile.ZipFile(path) as archive:
-        assert archive.read("vitzoo/registry.toml") == (ROOT / "registry.toml").read_bytes()
         held = {name for name in archive.namelist() if name.startswith("vitzoo/data/")}
         assert archive.read(f"vitzoo/registry/{TAGS.name}") == TAGS.read_bytes()
     rows = [row for variant in vitzoo.variants(namespace="core") for row in variant.weights]

@@ -53,6 +53,15 @@ def test_an_installed_vitzoo_creates_its_bundled_model(installed):
     assert environment.run(code) == f"{place}/vitzoo/__init__.py 10\n"
 
 
+def test_an_editable_install_has_no_copy_of_the_catalogue(installed):
+    environment, place = installed
+    code = "import vitzoo.schema.terms as terms; print(terms.CORE_MANIFEST)"
+    editable = place == ROOT
+    folder = ROOT if editable else place / "vitzoo"
+    assert environment.run(code) == f"{folder}/registry.toml\n"
+    assert environment.site.joinpath("vitzoo").exists() is not editable
+
+
 def test_an_installed_vitzoo_has_its_command(installed):
     environment, _ = installed
     listed = environment.call("vitzoo", "list", "vit_b16", "-q")

@@ -90,6 +90,12 @@ def test_a_distribution_states_what_it_runs_on(folder):
     assert listed == ["3 :: Only", *(v for v in known if int(v[2:]) >= 11)]
 
 
+def test_the_repository_has_no_symbolic_link():
+    """Git for Windows writes one as a text file with the name of its target."""
+    folders = (ROOT / name for name in ("vitzoo", "plugins", "tests", "docs", ".ci", ".github"))
+    assert [path for folder in folders for path in folder.rglob("*") if path.is_symlink()] == []
+
+
 def test_readme_states_the_versions_of_the_classifiers():
     listed = [c.removeprefix(PYTHON) for c in project(ROOT)["classifiers"] if c.startswith(PYTHON)]
     says(text("README.md"), f"Linux with Python {listed[1]} to {listed[-1]}")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-CORE_MANIFEST = Path(__file__).parents[1] / "registry.toml"
+CORE_MANIFEST = Path(__file__).parents[1] / "registry.toml"  # of a wheel
+if not CORE_MANIFEST.exists():  # a checkout, also if it is installed editable
+    CORE_MANIFEST = Path(__file__).parents[2] / "registry.toml"
 MAX_MANIFEST = 16 * 1024 * 1024  # bytes; the core's has 56,000
 MAX_PLUGIN_MANIFEST = 1024 * 1024
 # These licenses allow any use of a file; every other license is shown before a download.
