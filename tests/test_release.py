@@ -82,7 +82,8 @@ def test_newer_versions_of_python_are_not_refused():
 def test_a_distribution_states_what_it_runs_on(folder):
     stated = project(folder)
     assert stated["requires-python"] == ">=3.11"
-    assert "Operating System :: POSIX :: Linux" in stated["classifiers"]
+    systems = [c.split(" :: ")[-1] for c in stated["classifiers"] if c.startswith("Operating")]
+    assert systems == ["MacOS", "Windows", "Linux"]
     listed = [c.removeprefix(PYTHON) for c in stated["classifiers"] if c.startswith(PYTHON)]
     torch = metadata("torch").get_all("Classifier")
     known = [c.removeprefix(PYTHON) for c in torch if re.fullmatch(rf"{PYTHON}3\.\d+", c)]
@@ -108,9 +109,18 @@ def test_plugins_state_the_same_as_vitzoo():
     core = project(ROOT)
     for folder in FOLDERS[1:]:
         stated = project(folder)
-        same = ("classifiers", "license", "license-files", "readme", "requires-python", "dynamic")
+        same = ("authors", "classifiers", "license", "license-files", "readme")
+        same += ("requires-python", "dynamic")
         assert {key: stated[key] for key in same} == {key: core[key] for key in same}, folder.name
         assert (folder / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+
+
+def test_a_plugin_needs_the_minor_version_of_vitzoo_that_it_was_made_with():
+    """The next one may change what first-party plugins use of its modules."""
+    major, minor = (int(part) for part in vitzoo.__version__.split(".")[:2])
+    for folder in FOLDERS[1:]:
+        needed = f"vitzoo>={major}.{minor},<{major}.{minor + 1}"
+        assert needed in project(folder)["dependencies"], folder.name
 
 
 def test_the_extras_of_extras_leave_nothing_out():
@@ -144,6 +154,7 @@ def test_the_citation_agrees_with_the_metadata():
     stated, cited = project(ROOT), citation()
     assert cited["version"] == vitzoo.__version__
     assert (cited["title"], cited["license"]) == (stated["name"], stated["license"])
+    assert cited["authors"] == stated["authors"]
     assert cited["abstract"] == f"{stated['description']}."
 
 
