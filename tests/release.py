@@ -1,6 +1,6 @@
 """Print what is missing before the version in `vitzoo/__init__.py` can be released.
 
-    python tests/release.py
+    python tests/release.py [TAG]
 
 The release checklist in CONTRIBUTING.md says how to complete each item. The exit code is 1 while an
 item is missing. A test calls `missing` as soon as the changelog gives the version a date.
@@ -47,6 +47,12 @@ def changelog(root: Path) -> tuple[str, str]:
     return number, date
 
 
+def wrong_tag(tag: str, root: Path = ROOT) -> list[str]:
+    """Return a sentence if a tag is not that of the version."""
+    right = f"v{version(root)}"
+    return [] if tag == right else [f"the tag is {tag}; that of this version is {right}"]
+
+
 def missing(root: Path = ROOT) -> list[str]:
     """Return what a release of vitzoo and its plugins lacks, one sentence for each item."""
     found = []
@@ -76,6 +82,6 @@ def missing(root: Path = ROOT) -> list[str]:
 
 
 if __name__ == "__main__":
-    lacking = missing()
+    lacking = [item for tag in sys.argv[1:] for item in wrong_tag(tag)] + missing()
     sys.stdout.write("".join(f"{item}\n" for item in lacking) or "nothing is missing\n")
     sys.exit(bool(lacking))

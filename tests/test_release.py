@@ -225,8 +225,15 @@ def test_what_is_missing_is_named(repository, file, old, new, said):
     says(found, *said)
 
 
+def test_the_tag_is_that_of_the_version(repository):
+    assert RELEASE["wrong_tag"]("v1.2.0", repository) == []
+    for tag in ("1.2.0", "v1.3.0"):
+        (found,) = RELEASE["wrong_tag"](tag, repository)
+        says(found, f"tag is {tag};", "version is v1.2.0")
+
+
 def test_the_release_check_prints_what_is_missing():
-    command = [sys.executable, ROOT / "tests" / "release.py"]
+    command = [sys.executable, ROOT / "tests" / "release.py", f"v{vitzoo.__version__}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     lacking = RELEASE["missing"]()
     assert done.stdout.splitlines() == (lacking or ["nothing is missing"])
