@@ -1,4 +1,4 @@
-"""Text files are UTF-8 whatever the locale, and a rewritten file keeps its mode and line ends."""
+"""Text files are UTF-8 whatever the locale, with the same line ends on every system."""
 
 from __future__ import annotations
 
@@ -111,8 +111,21 @@ def test_the_search_finds_calls_without_an_encoding(line, good):
     assert (text_calls(line) == []) is good
 
 
-def test_every_text_file_is_opened_as_utf_8():
+def line_ends(source: str) -> list[int]:
+    """Return the lines of calls that write UTF-8 text with the line ends of the system."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    return [
+        call.lineno
+        for call in calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "write_text"
+        if not any(keyword.arg == "newline" for keyword in call.keywords)
+        if "'ascii'" not in ast.unparse(call)  # the numbers that files of /proc take
+    ]
+
+
+@pytest.mark.parametrize("search", [text_calls, line_ends])
+def test_every_text_file_is_utf_8_and_is_written_with_line_feeds(search):
     files = [file for package in PACKAGES for file in package.rglob("*.py")]
     assert len(files) > 100
-    found = {str(f.relative_to(ROOT)): text_calls(f.read_text("utf-8")) for f in files}
+    found = {str(f.relative_to(ROOT)): search(f.read_text("utf-8")) for f in files}
     assert {file: lines for file, lines in found.items() if lines} == {}

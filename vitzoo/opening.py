@@ -8,7 +8,6 @@ module does not import torch, so that commands can refuse a wrong name early.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from vitzoo.errors import CheckpointError, InvalidOption, UnknownName, WeightsUnavailable
 from vitzoo.files.access import read_regular
-from vitzoo.files.names import INDEX, PATHS, SAFETENSORS, on_hub, valid_repo
+from vitzoo.files.names import INDEX, PATH, PATHS, SAFETENSORS, on_hub, valid_repo
 from vitzoo.files.shard_index import weights_in
 from vitzoo.files.strict_json import strict_json
 from vitzoo.files.strict_toml import strict_toml
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
 
 SPEC_FILES = (".toml", ".json")
 MAX_SPEC = 1024 * 1024  # bytes
-PATH = re.compile(r"[./~\\]|[A-Za-z]:[/\\]")  # how a path begins that no name has
 
 
 class NotGiven(int):

@@ -144,7 +144,7 @@ def test_new_needs_a_folder(run, tmp_path):
 
 
 def test_new_removes_a_project_it_cannot_finish(monkeypatch, tmp_path):
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full)

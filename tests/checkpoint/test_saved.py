@@ -1,6 +1,7 @@
 """Files written by `vitzoo.save`, given as the weights of a name or a spec: they still count."""
 
 import json
+from pathlib import PurePosixPath, PureWindowsPath
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from safetensors.torch import load_file, save_file
 import vitzoo
 from create_helpers import PARTS_BY_NAME, refused
 from helpers import close, refuses, says
-from internals import cli
+from internals import Trunk, cli
 from vitzoo.errors import CheckpointError, VitzooError
 
 ROW = vitzoo.Preprocessing(mean=(0.1, 0.2, 0.3), std=(0.3, 0.2, 0.1), crop_mode="squash")
@@ -321,3 +322,11 @@ def test_a_network_of_the_core_states_no_plugin(saved):
     tables = []
     tamper(saved()[1], lambda t: tables.append(t) or t)
     assert "plugins" not in tables[0]
+
+
+@pytest.mark.parametrize("kind", [PurePosixPath, PureWindowsPath])
+def test_a_classifier_names_a_file_without_a_folder(monkeypatch, kind):
+    monkeypatch.setattr("vitzoo.checkpoint.saved.PurePath", kind)
+    assert [name for name in ("net", "a/b", "../net", ".net") if Trunk.can_name(name)] == ["net"]
+    of_posix = kind is PurePosixPath  # on Windows, these are elsewhere
+    assert [Trunk.can_name(name) for name in ("a\\net", "C:net")] == [of_posix, of_posix]

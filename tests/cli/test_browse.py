@@ -355,3 +355,5 @@ def test_show_of_a_file_names_the_command_for_files(run, tmp_path, monkeypatch):
     assert code == 1
     says(err, tmp_path / "gone.safetensors", "no such file")
     assert "plugin" not in err
+    for name in ("C:\\gone.safetensors", "\\\\host\\gone", ".\\gone"):  # as Windows writes paths
+        says(run("show", name)[2], repr(name), "it is a path", "no such file")

@@ -12,6 +12,7 @@ import time
 import tracemalloc
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import PureWindowsPath
 
 import numpy as np
 import pytest
@@ -644,6 +645,19 @@ def test_a_folder_gives_its_images_sorted(tmp_path):
     (tmp_path / "folder.png").mkdir()
     (tmp_path / "c.png").symlink_to("nowhere.png")
     assert [path.name for path in find_images([tmp_path])] == ["a.JPG", "b.png", "c.png"]
+
+
+def test_the_order_of_images_is_the_same_on_windows(tmp_path, monkeypatch):
+    class Folder(PureWindowsPath):
+        def is_dir(self):
+            return True
+
+        def iterdir(self):
+            return iter([PureWindowsPath("a.png"), PureWindowsPath("B.png")])
+
+    monkeypatch.chdir(tmp_path)
+    tmp_path.joinpath("folder").mkdir()
+    assert [path.name for path in find_images([Folder("folder")])] == ["B.png", "a.png"]
 
 
 def test_a_folder_without_images_and_a_missing_one(tmp_path):

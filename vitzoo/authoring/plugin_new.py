@@ -49,7 +49,8 @@ def write_project(namespace: str, folder: Path, distribution: str = "") -> Path:
             name = name.replace("test_plugin", f"test_{module}").replace("package/", f"{package}/")
             path = project / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(Template(template.read_text("utf-8")).substitute(words), "utf-8")
+            text = Template(template.read_text("utf-8")).substitute(words)
+            path.write_text(text, "utf-8", newline="\n")
     except FileExistsError:
         raise InvalidOption(
             f"{project} exists, and nothing is overwritten; choose another name, or another folder "

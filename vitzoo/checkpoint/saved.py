@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from vitzoo.errors import UPDATE, CheckpointError, UnknownName, short_repr
@@ -53,7 +54,7 @@ class Trunk:
     @staticmethod
     def can_name(file: str) -> bool:
         """Return whether the metadata of a classifier can have a file name."""
-        return file.isprintable() and "/" not in file and not file.startswith(".")
+        return file.isprintable() and PurePath(file).name == file and not file.startswith(".")
 
     def __str__(self) -> str:
         return self.weights or self.file or "a file of the Hub"

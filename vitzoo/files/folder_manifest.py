@@ -33,7 +33,7 @@ def write_manifest(folder: Path, about: Mapping[str, Any]) -> Files:
         StoreError: a file cannot be read or written.
     """
     files: Files = {}
-    for path in sorted(folder.iterdir()):
+    for path in sorted(folder.iterdir(), key=lambda path: path.name):
         fd = open_regular(path)
         if fd is not None and path.name != MANIFEST:
             files[path.name] = (os.fstat(fd).st_size, hash_file(fd))
@@ -42,7 +42,7 @@ def write_manifest(folder: Path, about: Mapping[str, Any]) -> Files:
     table = {name: {"size": size, "sha256": sha256} for name, (size, sha256) in files.items()}
     text = json.dumps({"api": API, **about, "files": table}, indent=2)
     try:
-        (folder / MANIFEST).write_text(f"{text}\n", encoding="utf-8")
+        (folder / MANIFEST).write_text(f"{text}\n", "utf-8", newline="\n")
     except OSError as error:
         raise StoreError(f"cannot write {folder / MANIFEST}: {error.strerror}") from error
     return files

@@ -31,7 +31,13 @@ HTTPS = re.compile(
     re.ASCII,
 )
 MAX_ADDRESS = 2048
+PATH = re.compile(r"[./~\\]|[A-Za-z]:[/\\]")  # how a path begins that no name of a network has
 WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
+
+
+def with_slashes(path: str, separator: str = os.sep) -> str:
+    """Return a path as data has it on every system: `/` in place of the system's separator."""
+    return path.replace(separator, "/")
 
 
 def on_hub(name: object) -> bool:

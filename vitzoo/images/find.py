@@ -43,7 +43,7 @@ def _images_at(path: Path) -> list[Path]:
             raise ImageError(f"there is no file {name}")
         if not path.is_dir():
             return [path]
-        inside = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES)
+        inside = [p for p in path.iterdir() if p.suffix.lower() in SUFFIXES]
     except OSError as error:
         raise ImageError(f"cannot read {name}: {error.strerror}") from error
     inside = [p for p in inside if not os.path.isdir(p)]  # noqa: PTH112  # never raises
@@ -52,4 +52,4 @@ def _images_at(path: Path) -> list[Path]:
             f"the folder {name} contains no images ({', '.join(SUFFIXES)}); its subfolders are not "
             "searched"
         )
-    return inside
+    return sorted(inside, key=lambda p: p.name)  # Windows compares paths without case

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitzoo import settings
 from vitzoo.errors import PluginError, RegistryError, UnknownName, did_you_mean
+from vitzoo.files.names import PATH, with_slashes
 from vitzoo.keywords import check_each, check_types
 from vitzoo.plugin.host import LOCK, Parts, PluginHost, full_name
 from vitzoo.plugin.info import CORE, LOCAL, PluginInfo, install_command, place
@@ -248,12 +249,12 @@ class Registry:
             return f"unknown variant {name!r}; the name of weights is an argument: {call}"
         if is_repository(name):
             return f"unknown variant {name!r}{foreign_names.hub_call(name)}"
-        if os.path.isfile(name) or ("/" in name and os.path.isdir(name)):  # noqa: PTH112, PTH113
+        if os.path.isfile(name) or ("/" in with_slashes(name) and os.path.isdir(name)):  # noqa: PTH112, PTH113
             return (
                 f"unknown variant {name!r}: it is a path, expected a name; `vitzoo summary {name}` "
                 "shows the network of a file or folder"
             )
-        if name.startswith(("/", "./", "../", "~")):
+        if PATH.match(name):
             return f"unknown variant {name!r}: it is a path, and there is no such file or folder"
         self._check_namespace_of(name, "variant")
         known = [*(row["name"] for row in self.index.listing()), *self.aliases]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from vitzoo.errors import InvalidOption
-from vitzoo.files.names import valid_file, valid_repo, valid_revision
+from vitzoo.files.names import PATH, valid_file, valid_repo, valid_revision
 from vitzoo.schema.reader import NAME
 
 ADDRESS = re.compile(r"(?:hf-hub:|hf_hub:|hf://|hf:|https://huggingface\.co/)")  # owner/name
@@ -36,7 +36,7 @@ def parts_of_address(address: str) -> tuple[str, str, str]:
 def parts_of_name(name: str) -> tuple[str, str | None]:
     """Return the variant and the weights of `variant:weights`; None without a colon."""
     variant, colon, weights = name.partition(":")
-    return variant, weights if colon else None
+    return (variant, weights) if colon and not PATH.match(name) else (name, None)  # not C:\file
 
 
 def repository(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from helpers import message, refuses, says
-from vitzoo.apps.embed import items
+from vitzoo.apps.embed import items, sources
 from vitzoo.apps.embed.sources import (
     Files,
     expand_braces,
@@ -178,6 +179,26 @@ def test_a_list_names_a_file_in_each_line_and_a_missing_one_is_an_error_of_its_r
         *(b"b.jpg", b"b.jpg", b"a.PNG")
     ]
     says(str(found[1][1]), "there is no file", "gone.jpg")
+
+
+def test_a_list_may_begin_with_the_mark_that_editors_of_windows_write(folder):
+    folder.joinpath("all.txt").write_bytes(codecs.BOM_UTF8 + b"photos/b.jpg\r\n")
+    assert read(find_pieces("all.txt")) == [("photos/b.jpg", b"b.jpg")]
+
+
+def test_keys_and_their_order_are_the_same_on_windows(folder, monkeypatch):
+    walked = [("photos\\a", "2.png"), ("photos\\a-b", "1.png")]  # in the order of `/`: a-b, a
+    monkeypatch.setattr(sources, "with_slashes", lambda path: path.replace("\\", "/"))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "walk", lambda *_, **__: [(place, [], [f]) for place, f in walked])
+        assert keys(find_pieces("photos")) == ["photos/a-b/1.png", "photos/a/2.png"]
+    found = ["photos/sub/c.webp", "photos/sub/deep/a.jpg"]
+    assert keys(find_pieces("photos\\sub")) == keys(find_pieces("photos\\s*\\**\\[!d]*.*")) == found
+    matches = ["photos\\sub/d\\1.png", "photos/sub/d-/1.png"]
+    monkeypatch.setattr(sources, "_matches", lambda _: matches)
+    folder.joinpath("all.txt").write_bytes(b"photos\\b.jpg\r\n")
+    assert keys(find_pieces("all.txt")) == ["photos/b.jpg"]
+    assert keys(find_pieces("*.png")) == ["photos/sub/d-/1.png", "photos/sub/d/1.png"]
 
 
 def test_files_that_cannot_be_read_are_errors_of_their_rows(folder, monkeypatch):

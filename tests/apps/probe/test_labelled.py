@@ -3,7 +3,7 @@
 import json
 import os
 import tracemalloc
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 import pyarrow as pa
 import pytest
@@ -68,6 +68,14 @@ def test_a_folder_of_classes(files):
         ("b/2.png", "b", ""),
     ]
     assert [image.image for image in found.images] == [data / image.name for image in found.images]
+
+
+def test_names_and_their_order_are_the_same_on_windows(monkeypatch):
+    data, classes = PureWindowsPath("data"), [PureWindowsPath("data/A")]
+    monkeypatch.setattr(labelled, "_folders", lambda _: classes)
+    monkeypatch.setattr(labelled, "_images_below", lambda one: [one / "a.png", one / "B/b.png"])
+    found = [image.name for image in labelled._images(data, data, "")]
+    assert found == ["A/B/b.png", "A/a.png"]
 
 
 @pytest.mark.parametrize(

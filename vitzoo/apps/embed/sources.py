@@ -6,6 +6,7 @@ and reads its images in order.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import glob
 import hashlib
@@ -22,6 +23,7 @@ from vitzoo.apps.embed.items import Item, Piece, as_text, read_file, read_whole
 from vitzoo.apps.embed.parquet_rows import ParquetRows
 from vitzoo.apps.embed.tar_members import TarMembers
 from vitzoo.errors import ImageError, InvalidOption, printable, short_repr
+from vitzoo.files.names import with_slashes
 from vitzoo.images.find import SUFFIXES
 
 MAX_LIST = 2**32  # bytes of a list file
@@ -149,7 +151,7 @@ def _checked(source: object) -> str:
     text = os.fspath(source) if isinstance(source, str | os.PathLike) else None
     if not isinstance(text, str) or not text or "\0" in text:
         raise InvalidOption(f"a source must be a path or a pattern, got {short_repr(source)}")
-    return text
+    return with_slashes(text)
 
 
 def _paths_of(source: str, *, former: bool) -> list[str]:
@@ -161,7 +163,7 @@ def _paths_of(source: str, *, former: bool) -> list[str]:
             continue
         globbed = former and not _is_endless(name)
         found = glob.iglob(name, recursive=True) if globbed else _matches(name)  # noqa: PTH207
-        if not glob.has_magic(name) or not (matches := sorted(found)):
+        if not glob.has_magic(name) or not (matches := sorted(map(with_slashes, found))):
             raise _missing(name)
         paths += matches
     return paths
@@ -323,7 +325,7 @@ def _walked(folder: str) -> Iterator[str]:
         raise ImageError(f"cannot read the folder {name}: {error.strerror}") from error
 
     return (
-        os.path.join(place, name)  # noqa: PTH118  # a Path would be slower
+        with_slashes(os.path.join(place, name))  # noqa: PTH118  # a Path would be slower
         for place, _, names in os.walk(folder, onerror=refuse)
         for name in names
         if name.lower().endswith(SUFFIXES)
@@ -333,8 +335,9 @@ def _walked(folder: str) -> Iterator[str]:
 def _listed(path: str) -> Files:
     """Return the files of a list, one path per line, relative to the folder of the list."""
     name = printable(path)
-    lines = [os.fsdecode(line.rstrip(b"\r")) for line in read_whole(path, MAX_LIST).split(b"\n")]
-    keys = [line for line in lines if line.strip()]
+    data = read_whole(path, MAX_LIST).removeprefix(codecs.BOM_UTF8)  # editors of Windows write it
+    lines = [os.fsdecode(line.rstrip(b"\r")) for line in data.split(b"\n")]
+    keys = [with_slashes(line) for line in lines if line.strip()]
     if not keys:
         raise ImageError(f"the list {name} is empty, expected one path in each line")
     if wrong := next((key for key in keys if "\0" in key), None):

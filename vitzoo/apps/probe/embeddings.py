@@ -61,7 +61,7 @@ class EmbeddingCache:
         home = settings.home()
         usual = home / "cache" / "embeddings" if home else None
         there = folder is not None and os.path.isdir(folder)  # noqa: PTH112  # never raises
-        read = sorted(folder.glob("*.parquet")) if folder and there else []
+        read = sorted(folder.glob("*.parquet"), key=str) if folder and there else []
         of_others = any(not SHA256.fullmatch(path.stem) for path in read)
         own = usual if folder is None or of_others else folder
         self.path = own and own / f"{self._identity(fingerprint)}.parquet"

@@ -139,14 +139,14 @@ def _images(data: Path, folder: Path, part: str) -> Iterator[LabelledImage]:
             "class"
         )
     for one in folders:
-        paths = sorted(_images_below(one))
+        paths = sorted(_images_below(one), key=lambda path: path.parts)  # else without case
         if not paths:
             raise InvalidOption(
                 f"{one} contains no images ({', '.join(SUFFIXES)}); every folder in {folder} is a "
                 "class: remove it, or add its images"
             )
         for path in paths:
-            name = printable(path.relative_to(data))
+            name = printable(path.relative_to(data).as_posix())
             yield LabelledImage(name, path, printable(one.name), part)
 
 
