@@ -41,7 +41,8 @@ sys.platform, version, sys.argv, sys.orig_argv = {system!r}, {python!r}, {argv!r
 sys.version_info = (*version, 0, "final", 0)
 import vitzoo
 """
-SYSTEMS = [("win32", (3, 13)), ("darwin", (3, 12)), ("linux", (3, 10)), ("win32", (3, 9))]
+REFUSED = [("freebsd14", (3, 13)), ("darwin", (3, 10)), ("linux", (3, 10)), ("win32", (3, 9))]
+WANTED = "Linux, macOS or Windows, and Python 3.11 or newer"
 
 
 def elsewhere(system, python, argv=("script.py",)):
@@ -50,15 +51,15 @@ def elsewhere(system, python, argv=("script.py",)):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.parametrize(("system", "python"), SYSTEMS)
+@pytest.mark.parametrize(("system", "python"), REFUSED)
 def test_another_system_gets_one_clear_message(system, python):
     done = elsewhere(system, python)
     assert done.returncode == 1
     message = done.stderr.splitlines()[-1]
     assert message.startswith("ImportError: ")  # an optional vitzoo is left out, as ever
-    given, wanted = f"Python {python[0]}.{python[1]} on {system}", "Linux and Python 3.11 or newer"
-    fix = ("newer Python", "environment") if system == "linux" else ("WSL", "container")
-    says(message, vitzoo.__version__, given, wanted, *fix)
+    given = f"Python {python[0]}.{python[1]} on {system}"
+    fix = "container" if system == "freebsd14" else "newer Python"
+    says(message, vitzoo.__version__, given, WANTED, fix)
     assert "During handling" not in done.stderr
 
 
@@ -66,15 +67,16 @@ def test_another_system_gets_one_clear_message(system, python):
     "argv", [("C:/venv/Scripts/vitzoo.exe", "list"), ("bin/vitzoo",), ("-m", "vitzoo", "list")]
 )
 def test_a_command_on_another_system_prints_one_line(argv):
-    done = elsewhere("win32", (3, 13), [arg.rpartition("/")[2] for arg in argv])
+    done = elsewhere("win32", (3, 10), [arg.rpartition("/")[2] for arg in argv])
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
-    says(line, "Python 3.13 on win32", "Linux and Python 3.11 or newer", "WSL")
+    says(line, "Python 3.10 on win32", WANTED, "environment")
 
 
-def test_newer_versions_of_python_are_not_refused():
+@pytest.mark.parametrize("system", ["linux", "darwin", "win32"])
+def test_newer_versions_of_python_are_not_refused(system):
     """They work as soon as torch does; an upper bound would make pip choose an older vitzoo."""
-    done = elsewhere("linux", (3, 99))
+    done = elsewhere(system, (3, 99))
     assert (done.returncode, done.stderr) == (0, "")
 
 

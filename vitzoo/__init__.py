@@ -15,14 +15,15 @@ def _check_system(system: str, python: "tuple[int, ...]") -> None:
     The command `vitzoo` ends with the message instead. This module is also read by older versions
     of Python, so nothing above the call needs Python 3.11.
     """
-    if system == "linux" and python >= (3, 11):
+    known = system in ("linux", "darwin", "win32")
+    if known and python >= (3, 11):
         return
-    fix = "on Windows, use WSL; on other systems, use a Linux container or a virtual machine"
-    if system == "linux":
+    fix = "use a Linux container or a virtual machine"
+    if known:
         fix = "create a new environment with a newer Python and install vitzoo there"
     message = (
-        f"vitzoo {__version__} needs Linux and Python 3.11 or newer; this is Python "
-        f"{python[0]}.{python[1]} on {system}; {fix}"
+        f"vitzoo {__version__} needs Linux, macOS or Windows, and Python 3.11 or newer; this is "
+        f"Python {python[0]}.{python[1]} on {system}; {fix}"
     )
     called = getattr(sys, "argv", None) or [""]
     module = called[0] == "-m" and "vitzoo" in getattr(sys, "orig_argv", ())

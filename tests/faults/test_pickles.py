@@ -159,10 +159,13 @@ def test_a_reader_that_waits_is_killed(tmp_path, refused, monkeypatch):
     ("start", "text"),
     [
         ("import os; os.abort()", "killed by SIGABRT"),
-        ("print('{')", "ended with exit code 0"),
-        ("print('[1]')", "ended with exit code 0"),
+        ("import sys; sys.stderr.write('{')", "ended with exit code 0"),
+        ("import sys; sys.stderr.write('[1]')", "ended with exit code 0"),
         ("import sys; sys.exit(3)", "ended with exit code 3"),
-        (r"print('{\"error\": \"\\u001b[31mred\"}')", r"\x1b[31mred"),
+        (
+            r"import sys; sys.stderr.write('Warning\n{\"error\": \"\\u001b[31mred\"}')",
+            r"is not converted: \x1b[31mred",
+        ),
     ],
 )
 def test_what_the_reader_answers_is_not_trusted(tmp_path, refused, monkeypatch, start, text):

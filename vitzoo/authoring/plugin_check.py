@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import sysconfig
@@ -24,6 +23,7 @@ from typing import IO, Any, Literal
 
 from vitzoo.authoring.plugin_state import called, place, with_commands
 from vitzoo.errors import UnknownName, did_you_mean
+from vitzoo.files.platform.processes import exit_code, kill_group, signal_name
 from vitzoo.plugin.host import PluginHost
 from vitzoo.plugin.importing import search_path
 from vitzoo.plugin.info import CORE, OFF, PluginInfo, install_command
@@ -158,8 +158,7 @@ def _run(request: str, timeout: float) -> tuple[int | None, str]:
         with suppress(subprocess.TimeoutExpired):
             code = process.wait(timeout)
     finally:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+        kill_group(process)
         process.wait()
         reader.join(GRACE)
     return code, tail.decode(errors="replace")
@@ -184,10 +183,12 @@ def _read(file: Path) -> list[dict[str, Any]]:
 
 def _end(code: int | None, output: str) -> str:
     """Describe the end of a process that did not finish its work."""
-    if code is not None and code < 0:
-        return f"the process was killed by {signal.Signals(-code).name}"
+    if killer := signal_name(code or 0):
+        return f"the process was killed by {killer}"
     last = next((line for line in reversed(output.splitlines()) if line.strip()), "")
-    return f"the process ended with exit code {code}" + (f": {last}" if last else "")
+    return f"the process ended with exit code {exit_code(code or 0)}" + (
+        f": {last}" if last else ""
+    )
 
 
 def _frame(output: str, info: PluginInfo) -> str:

@@ -23,6 +23,7 @@ from vitzoo.authoring.plugin_check import ENDING
 from vitzoo.authoring.plugin_state import place, with_commands
 from vitzoo.authoring.registry_check import problems_of
 from vitzoo.errors import PluginError, VitzooError
+from vitzoo.files.platform.processes import lead_group
 from vitzoo.plugin.commands import import_command
 from vitzoo.plugin.guard import defined_at, raised_at
 from vitzoo.plugin.host import PluginHost
@@ -67,6 +68,7 @@ class Notes:
 def main() -> None:
     """Check the plugin that the arguments name."""
     request = json.loads(sys.argv[1])
+    lead_group()
     faulthandler.dump_traceback_later(request["timeout"], exit=True)
     with Path(request["notes"]).open("w", encoding="utf-8") as file:
         notes = Notes(file)

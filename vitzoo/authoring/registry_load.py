@@ -18,8 +18,9 @@ from vitzoo.authoring.registry_target import Target
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.errors import CheckpointError, InvalidOption, Offline
 from vitzoo.factory import create
-from vitzoo.files.access import make_folder_or_raise
+from vitzoo.files.access import copy_hashed, make_folder_or_raise
 from vitzoo.files.names import INDEX, SHA256, not_https, on_hub, valid_https, without_query
+from vitzoo.files.platform.processes import linked
 from vitzoo.files.shard_index import weights_in
 from vitzoo.foreign.hub import sidecars_at
 from vitzoo.foreign.opened import open_unregistered
@@ -149,9 +150,12 @@ def _downloaded(label: str, url: str, stated: Stated) -> Iterator[Path]:
             "copy of the file by its path"
         ) from error
     try:
-        with tempfile.TemporaryDirectory() as folder:
+        # Windows removes no file that a network has mapped
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             path = Path(folder, "weights" + Path(shown).suffix)
-            path.symlink_to(f"/proc/self/fd/{fd}")
+            if not linked(path, fd):
+                with path.open("x+b") as file:
+                    copy_hashed(fd, file)
             yield path
     finally:
         os.close(fd)

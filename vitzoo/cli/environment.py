@@ -6,11 +6,11 @@ Streams may be missing, closed, full or of any encoding.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from fcntl import F_DUPFD_CLOEXEC, fcntl
 from typing import Any
 
 import click
@@ -93,8 +93,10 @@ class Stream(io.TextIOBase):
                     _to_nowhere(self.fileno())
         if self._failure is None or not self._required:
             return
-        if isinstance(self._failure, BrokenPipeError):  # a reader such as `head` closed the pipe
-            raise self._failure
+        from vitzoo.files.platform.processes import is_closed_pipe
+
+        if is_closed_pipe(self._failure):  # a reader such as `head` closed the pipe
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from self._failure
         reason = getattr(self._failure, "strerror", None) or "it is closed"
         raise StoreError(
             f"cannot write to stdout: {reason}; make room, or send the output to another file"
@@ -115,7 +117,7 @@ def diverted(data: Stream) -> Iterator[None]:
             data.flush()
         with contextlib.suppress(OSError):  # descriptor 1 or 2 is closed
             if sys.__stdout__:
-                stdout = fcntl(1, F_DUPFD_CLOEXEC, 3)  # not 2, which may be free
+                stdout = _duplicate(1)
                 restore.callback(os.close, stdout)
                 restore.callback(os.dup2, stdout, 1)
                 restore.callback(Stream(sys.__stdout__).flush)  # what the plugin wrote to it
@@ -123,6 +125,17 @@ def diverted(data: Stream) -> Iterator[None]:
                 if sys.__stderr__:
                     os.dup2(2, 1)
         yield
+
+
+def _duplicate(descriptor: int) -> int:
+    """Duplicate a file descriptor, but not to one of a standard stream, which may be closed."""
+    new = os.dup(descriptor)
+    if new > 2:
+        return new
+    try:
+        return _duplicate(descriptor)
+    finally:
+        os.close(new)
 
 
 def _to_nowhere(descriptor: int) -> None:

@@ -18,6 +18,7 @@ from vitzoo.apps.bench.ways import CPU, WAYS, Place
 from vitzoo.apps.embed.processes import channel
 from vitzoo.apps.export.targets import Run
 from vitzoo.errors import VitzooError, printable
+from vitzoo.files.platform.processes import PROCESS
 
 MODULE = __name__
 KB, NANO = 1024, 10**9
@@ -87,10 +88,10 @@ class Processor:
 
     Args:
         device: such as `cpu` or `cuda:0`.
-        process: folder of the process in /proc.
+        process: folder in which Linux describes the process; other systems measure nothing.
     """
 
-    def __init__(self, device: str, process: Path = Path("/proc/self")) -> None:
+    def __init__(self, device: str, process: Path = PROCESS) -> None:
         self._device, self._process = torch.device(device), process
         self._module: Any = None if self._device.type == CPU else torch.get_device_module(device)
         self._start = self._resident("VmRSS")
@@ -194,7 +195,7 @@ def main() -> None:
     """Do the job that stdin names; answers go to stdout."""
     receive, send = channel()
     with suppress(OSError):  # if the memory gets full, this process ends, and not the user's
-        Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
+        (PROCESS / "oom_score_adj").write_text("500", encoding="ascii")
     job: Job = receive()
     torch.set_num_threads(job.threads)
     torch.set_float32_matmul_precision(job.precision)

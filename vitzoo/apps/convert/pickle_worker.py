@@ -11,10 +11,8 @@ import argparse
 import json
 import os
 import re
-import resource
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import torch
@@ -23,6 +21,7 @@ from torch import Tensor
 from vitzoo.apps.convert.pickles import Limits
 from vitzoo.checkpoint.writers import write_safetensors
 from vitzoo.errors import CheckpointError
+from vitzoo.files.platform.processes import limit
 from vitzoo.files.safetensors import check_count, place
 from vitzoo.text import listed
 
@@ -33,23 +32,30 @@ KNOWN = (
 )
 DEPTH = 3  # of entries in entries
 FORBIDDEN = re.compile(r"GLOBAL (\S+)")  # in a message of torch
-MEMORY = ("allocate memory", "bad_alloc", "Cannot allocate")
+MEMORY = ("allocate memory", "bad_alloc", "Cannot allocate", "not enough memory")
 
 
-def main() -> None:
-    """Read the pickle that the arguments describe; print a JSON object with `error` or `place`."""
+def main(source: int, target: int, answers: int) -> None:
+    """Read a pickle; answer with a JSON object that has `error`, `memory` or `place`.
+
+    Args:
+        source: descriptor of the pickle.
+        target: of the file that is written.
+        answers: of the file for the answer.
+    """
     request = json.loads(sys.argv[1])
     limits = Limits(**request["limits"])
     torch.set_num_threads(1)
-    _limit(limits)
+    limit(limits.memory, limits.cpu, limits.output)
     answer: dict[str, Any]
     try:
-        with os.fdopen(request["source"], "rb") as file:
+        with os.fdopen(source, "rb") as file:
+            file.seek(0)
             data = _load(file)
         tensors, entry = chosen(data, request["key"])
         _check(tensors, limits)
-        with os.fdopen(request["target"], "wb") as target:
-            write_safetensors(target, tensors, {"format": "pt"})
+        with os.fdopen(target, "wb") as written:
+            write_safetensors(written, tensors, {"format": "pt"})
         answer = {"place": entry, "tensors": len(tensors)}
     except CheckpointError as error:
         answer = {"error": str(error)}
@@ -58,23 +64,8 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001  # of writing, and of values that are no tensors
         text = f"{type(error).__name__}: {error}"
         answer = {"memory": True} if any(part in text for part in MEMORY) else {"error": text}
-    sys.stdout.write(json.dumps(answer))
-    sys.stdout.flush()
+    os.write(answers, json.dumps(answer).encode())
     os._exit(0)  # within its limits, torch may not end in order
-
-
-def _limit(limits: Limits) -> None:
-    """Limit the memory, time and output of this process, beside what torch already uses."""
-    pages = int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[0])
-    for kind, value in (
-        (resource.RLIMIT_AS, pages * resource.getpagesize() + limits.memory),
-        (resource.RLIMIT_CPU, limits.cpu),
-        (resource.RLIMIT_FSIZE, limits.output),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        hard = resource.getrlimit(kind)[1]
-        least = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (least, hard))
 
 
 def _load(file: BinaryIO) -> object:
@@ -171,7 +162,3 @@ def _check(tensors: Mapping[str, Tensor], limits: Limits) -> None:
             f"its tensors have {total} bytes, more than the {limits.output} accepted: views of "
             "little memory become large tensors"
         )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,23 +1,29 @@
 """Pickles of PyTorch to safetensors, in a process of its own with limits.
 
 This is the only way in which vitzoo reads a pickle. The process uses torch's weights-only loader.
-It gets no environment variable with a token, and only the descriptors of the two files.
+It gets no environment variable with a token. Its standard streams are the two files and its answer.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from vitzoo.errors import CheckpointError, printable
+from vitzoo.files.platform.processes import (
+    exit_code,
+    kill_group,
+    ran_out_of_time,
+    signal_name,
+)
 from vitzoo.files.safetensors import MAX_HEADER, read_header
 from vitzoo.plugin.importing import search_path
 
@@ -28,11 +34,17 @@ OUTPUT_FACTOR = 2  # tied weights are written twice
 OUTPUT_SLACK = MAX_HEADER + 16 * MIB
 SECONDS, SPEED = 60, 20 * MIB  # of processor time: for any file, and bytes for a further second
 WAITING = 4  # times the processor time until the process is killed
+LOOK = 0.5  # seconds between two looks at the size of the output
 ANSWER = 64 * 1024  # bytes
-KEPT = ("PATH", "LD_LIBRARY_PATH", "TMPDIR", "LANG", "LC_ALL")  # environment variables
-START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1])['path']; "
-    "from vitzoo.apps.convert.pickle_worker import main; main()"
+KEPT = (  # environment variables; the last three are of Windows
+    *("PATH", "LD_LIBRARY_PATH", "TMPDIR", "LANG", "LC_ALL"),
+    *("SYSTEMROOT", "TEMP", "TMP"),
+)
+START = (  # what libraries print must not mix with the files
+    "import json, os, sys; files = [os.dup(i) for i in range(3)]; "
+    "null = os.open(os.devnull, os.O_RDWR); [os.dup2(null, i) for i in range(3)]; "
+    "sys.path[:] = json.loads(sys.argv[1])['path']; "
+    "from vitzoo.apps.convert.pickle_worker import main; main(*files)"
 )
 
 
@@ -76,12 +88,14 @@ def write_tensors(fd: int, source: str, target: BinaryIO, key: str | None) -> tu
         CheckpointError: it is no pickle of tensors, or exceeds a limit.
     """
     limits = Limits.of(os.fstat(fd).st_size)
-    request = {"path": search_path(), "source": fd, "target": target.fileno(), "key": key}
-    code, text = _run(json.dumps(request | {"limits": asdict(limits)}), limits, fd, target.fileno())
+    request = {"path": search_path(), "key": key, "limits": asdict(limits)}
+    code, text = _run(json.dumps(request), limits, fd, target.fileno())
     answer: object = None
     with suppress(ValueError):
-        answer = json.loads(text)
-    if not isinstance(answer, dict):
+        answer = json.loads(text.rpartition("\n")[2])
+    if _too_large(target.fileno(), limits):
+        answer, problem = None, f"it writes more than {limits.output} bytes"
+    elif not isinstance(answer, dict):
         problem = _end(code, limits)
     elif answer.get("memory"):
         problem = f"reading it needs more than {limits.memory // MIB} MiB of memory"
@@ -94,33 +108,38 @@ def write_tensors(fd: int, source: str, target: BinaryIO, key: str | None) -> tu
     return len(header.tensors), printable(str(answer.get("place", "")), 200)
 
 
-def _run(request: str, limits: Limits, *files: int) -> tuple[int | None, str]:
-    """Run the worker; return its exit code, None after the time limit, and what it printed."""
+def _too_large(target: int, limits: Limits) -> bool:
+    """Tell whether the output is too large; the process cannot limit itself on Windows."""
+    return os.fstat(target).st_size > limits.output
+
+
+def _run(request: str, limits: Limits, source: int, target: int) -> tuple[int | None, str]:
+    """Run the worker; return its exit code, None if it was killed, and what it answered."""
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(  # noqa: S603  # this very interpreter
             [sys.executable, "-P", "-c", START, request],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.DEVNULL,
+            stdin=source,
+            stdout=target,
+            stderr=output,
             env={"OMP_NUM_THREADS": "1"} | {n: os.environ[n] for n in KEPT if n in os.environ},
-            pass_fds=files,
             start_new_session=True,
         )
-        code = None
+        code, end = None, time.monotonic() + WAITING * limits.cpu
         try:
-            with suppress(subprocess.TimeoutExpired):
-                code = process.wait(WAITING * limits.cpu)
+            while code is None and time.monotonic() < end and not _too_large(target, limits):
+                with suppress(subprocess.TimeoutExpired):
+                    code = process.wait(LOOK)
         finally:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
+            kill_group(process)
             process.wait()
-        return code, os.pread(output.fileno(), ANSWER, 0).decode(errors="replace")
+        output.seek(0)
+        return code, output.read(ANSWER).decode(errors="replace")
 
 
 def _end(code: int | None, limits: Limits) -> str:
     """Describe the end of a process that gave no answer."""
-    if code in (None, -signal.SIGXCPU):
+    if code is None or ran_out_of_time(code):
         return f"reading it takes more than {limits.cpu} s of processor time"
-    if code is not None and code < 0:
-        return f"the process that reads it was killed by {signal.Signals(-code).name}"
-    return f"the process that reads it ended with exit code {code}"
+    if killer := signal_name(code):
+        return f"the process that reads it was killed by {killer}"
+    return f"the process that reads it ended with exit code {exit_code(code)}"

@@ -6,21 +6,23 @@ from the shapes, and no time or host is written.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
-import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from filelock import Timeout
 
 from vitzoo.apps.embed.table import schema_of, table_of
 from vitzoo.apps.predict.batches import batches
 from vitzoo.errors import StoreError, VitzooError
 from vitzoo.files.access import open_regular, replacing, sync_folder
+from vitzoo.files.platform.processes import lock_byte
+from vitzoo.store.locks import locked
 
 if TYPE_CHECKING:
     from vitzoo.apps.predict.outputs import Row
@@ -85,17 +87,18 @@ def claim(path: Path) -> Iterator[bool]:
     """Hold the lock of a part; False if it is held elsewhere. Killed processes hold none.
 
     The lock belongs to the open file, not to the process, so that threads exclude each other, too.
+    Where a byte has no such lock, each part has a lock file.
     """
     number = int(path.stem.rpartition("-")[2])
     fd: Any = open_regular(path.parent / LOCKS, create=True)
-    with os.fdopen(fd, "rb") as file:
-        try:
-            lock = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
-            fcntl.fcntl(file, fcntl.F_OFD_SETLK, lock)
-            free = True
-        except (BlockingIOError, PermissionError):  # a system may say either
-            free = False
-        yield free
+    with os.fdopen(fd, "rb") as file, ExitStack() as held:
+        free = lock_byte(file.fileno(), number)
+        if free is None:
+            try:
+                held.enter_context(locked(path.with_name(f".{path.name}.lock"), path, 0))
+            except Timeout:
+                free = False
+        yield free is not False
 
 
 def write_part(path: Path, form: Form, count: int, rows: Iterable[tuple[str, Row]]) -> None:

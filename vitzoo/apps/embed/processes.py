@@ -14,6 +14,13 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from vitzoo.files.platform.processes import (
+    exit_code,
+    is_closed_pipe,
+    kill_group,
+    lead_group,
+    signal_name,
+)
 from vitzoo.plugin.importing import search_path
 
 CODE = (
@@ -59,7 +66,9 @@ class Process:
             for value in values:
                 pickle.dump(value, stdin)
             stdin.flush()
-        except BrokenPipeError as error:
+        except OSError as error:
+            if not is_closed_pipe(error):
+                raise
             raise ProcessEnded(self._how()) from error
 
     def receive(self) -> Any:
@@ -73,16 +82,14 @@ class Process:
     def end(self) -> None:
         """End the process at once."""
         if self._group and self.popen.poll() is None:
-            os.killpg(self.popen.pid, signal.SIGKILL)
+            kill_group(self.popen)
         self.popen.kill()
         self.popen.communicate()
 
     def _how(self) -> str:
         code = self.popen.wait()
-        if code >= 0:
-            return f"exit code {code}"
-        with_name = {one.value: one.name for one in signal.Signals}
-        return f"signal {with_name.get(-code, -code)}"
+        name = signal_name(code)
+        return f"signal {name}" if name else f"exit code {exit_code(code)}"
 
 
 def channel() -> tuple[Callable[[], Any], Callable[[object], None]]:
@@ -92,6 +99,7 @@ def channel() -> tuple[Callable[[], Any], Callable[[object], None]]:
     ends.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends this one
+    lead_group()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print must not mix with the answers
 
@@ -102,7 +110,9 @@ def channel() -> tuple[Callable[[], Any], Callable[[object], None]]:
         try:
             pickle.dump(value, answers)
             answers.flush()
-        except BrokenPipeError:  # the first process has ended
-            os._exit(1)
+        except OSError as error:
+            if not is_closed_pipe(error):
+                raise
+            os._exit(1)  # the first process has ended
 
     return receive, send

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+
+from vitzoo.files.platform.processes import affinity
 
 
 def cores(root: Path = Path("/")) -> int:
@@ -17,7 +18,7 @@ def cores(root: Path = Path("/")) -> int:
     Args:
         root: folder of `proc` and `sys`.
     """
-    found, mounts = [len(os.sched_getaffinity(0))], root / "sys" / "fs" / "cgroup"
+    found, mounts = [affinity()], root / "sys" / "fs" / "cgroup"
     with suppress(OSError, ValueError):
         for line in (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():
             names, _, group = line.partition(":")[2].partition(":")  # no names: version 2
