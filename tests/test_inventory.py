@@ -164,11 +164,12 @@ def test_verify_ignores_stamps(fetched, offline):
     from dataclasses import asdict
     from time import sleep, time_ns
 
+    from internals import state_of
     from vitzoo.store.stamp import Stamp
 
     damage(fetched.stored)
     sleep(0.1)
-    stamp = Stamp.of(fetched.stored.stat(), fetched.sha256, time_ns())
+    stamp = Stamp.of(state_of(fetched.stored), fetched.sha256, time_ns())
     (fetched.home / "stamps" / f"{fetched.sha256}.json").write_text(json.dumps(asdict(stamp)))
     assert states(vitzoo.verify(NAME)) == {LABEL: "damaged"}
 

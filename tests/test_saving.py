@@ -214,7 +214,7 @@ def test_save_leaves_the_old_file_if_it_fails(small, tmp_path, monkeypatch):
 
     model = vitzoo.create(small, num_classes=3)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", full)
+        patch.setattr(access.system, "replace", full)
         with refuses(StoreError, path, "No space left on device", "make room"):
             vitzoo.save(model, path)
     assert path.read_bytes() == before

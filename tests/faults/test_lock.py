@@ -14,7 +14,7 @@ import safetensors.torch
 
 import vitzoo
 from helpers import refuses, says
-from internals import main
+from internals import main, system
 from vitzoo.checkpoint import checkpoint
 from vitzoo.errors import (
     EntryNotFound,
@@ -806,8 +806,6 @@ def test_lock_update_during_the_first_use(fresh, hub):
 
 
 def test_interrupted_lock_update_keeps_the_old_lock(locked, monkeypatch):
-    from pathlib import Path
-
     from vitzoo.store.lockfile import Lock, Pin
 
     before = lock_of(locked).read_bytes()
@@ -816,7 +814,7 @@ def test_interrupted_lock_update_keeps_the_old_lock(locked, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", killed)
+        patch.setattr(system, "replace", killed)
         with pytest.raises(KeyboardInterrupt):
             Lock(lock_of(locked)).add(SOURCE, Pin(REVISION, 9, "ab" * 32, "x"), replace=True)
     assert lock_of(locked).read_bytes() == before

@@ -19,6 +19,7 @@ import torch
 
 import vitzoo
 from helpers import refuses, says
+from internals import state_of
 from vitzoo.checkpoint import containers
 from vitzoo.checkpoint.checkpoint import open_file
 from vitzoo.errors import CheckpointError, InvalidOption
@@ -275,7 +276,7 @@ def of_another_file(path, own):
     other = own.path.with_name("other")
     other.write_bytes(own.data(5))
     time.sleep(0.06)
-    stamp = Stamp.of(other.stat(), "0" * 64, time.time_ns())
+    stamp = Stamp.of(state_of(other), "0" * 64, time.time_ns())
     path.write_text(json.dumps(asdict(stamp) | {"finite": True}))
 
 

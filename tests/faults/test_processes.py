@@ -198,16 +198,15 @@ partial.Partial.write = some
 chmod = os.fchmod
 os.fchmod = lambda fd, mode: die() if mode == 0o444 else chmod(fd, mode)  # not that of a lock
 """,
-    "before-fsync": "os.fsync = die",
-    "before-rename": "from pathlib import Path; Path.replace = die",
+    "before-fsync": "store.system.sync = die",
+    "before-rename": "store.system.move_new = die",
     "before-folder-sync": "store.sync_folder = die",
     "before-stamp": "store.Stamps.write = die",
     "in-stamp": """
-from pathlib import Path
-replace = Path.replace
-def only_files(self, target):
-    return die() if target.suffix == ".json" else replace(self, target)
-Path.replace = only_files
+replace = store.system.replace
+def only_files(source, target):
+    return die() if target.suffix == ".json" else replace(source, target)
+store.system.replace = only_files
 """,
 }
 EXPECTED = {"mid": "bytes=30000-", "before-open": None, "open": None, "headers": None}

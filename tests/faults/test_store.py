@@ -21,6 +21,7 @@ import pytest
 
 import vitzoo
 from helpers import refuses, says
+from internals import state_of, system
 from vitzoo.errors import HashMismatch, Offline, PinError, SizeMismatch, StoreError
 from vitzoo.store.stamp import Stamp, read_stamp
 
@@ -115,7 +116,7 @@ def test_full_disk_during_the_download_keeps_the_partial_file(net, hub, monkeypa
         return real(fd, data[: room - offset], offset)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", pwrite)
+        patch.setattr(system, "pwrite", pwrite)
         place = str(net.home / "partial")
         amount = (os.strerror(code), " 30000 ", f" {len(net.data)} bytes")
         with refuses(StoreError, place, *amount, "VITZOO_HOME"):
@@ -129,15 +130,11 @@ def test_full_disk_during_the_download_keeps_the_partial_file(net, hub, monkeypa
 
 
 def test_full_disk_at_rename_keeps_the_partial_file(net, hub, monkeypatch):
-    real = Path.replace
-
-    def replace(self, target):
-        if "sha256" in Path(target).parts:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return real(self, target)
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", replace)
+        patch.setattr(system, "move_new", full)
         with refuses(StoreError, str(net.stored), "No space left on device", "VITZOO_HOME", "kept"):
             net.create()
     assert not net.stored.exists()
@@ -230,6 +227,8 @@ def read_only(net, monkeypatch):
         monkeypatch.setattr(os, "mkdir", mkdir)
         monkeypatch.setattr(Path, "open", path_open)
         monkeypatch.setattr(Path, "replace", refused)
+        monkeypatch.setattr(system, "replace", refused)
+        monkeypatch.setattr(system, "move_new", refused)
         monkeypatch.setattr(os, "access", lambda path, mode: not (inside(path) and mode & os.W_OK))
 
     return switch
@@ -340,7 +339,7 @@ def test_read_error_while_hashing_is_an_error(warm, monkeypatch):
         return real(fd, count, offset)
 
     monkeypatch.setenv("VITZOO_VERIFY", "always")
-    monkeypatch.setattr(os, "pread", pread)
+    monkeypatch.setattr(system, "pread", pread)
     with pytest.raises(StoreError, match=r"byte 0\b.*Input/output error"):
         warm.create()
 
@@ -729,7 +728,7 @@ def forged(warm):
     flip(warm.stored)
     time.sleep(0.1)
     path = warm.home / "stamps" / f"{warm.sha256}.json"
-    stamp = Stamp.of(warm.stored.stat(), warm.sha256, time.time_ns())
+    stamp = Stamp.of(state_of(warm.stored), warm.sha256, time.time_ns())
     path.write_text(json.dumps(asdict(stamp) | {"finite": True}))
     return path
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from vitzoo.apps.bench.results import Measurement as Measurement
 from vitzoo.apps.bench.ways import choose_ways as choose_ways
 from vitzoo.apps.predict.chunk import are_alike as are_alike
@@ -29,6 +31,8 @@ from vitzoo.files.names import (
     valid_repo as valid_repo,
     valid_revision as valid_revision,
 )
+from vitzoo.files.platform import files as system
+from vitzoo.files.platform.files import State
 from vitzoo.foreign.changes import timm_spec as timm_spec
 from vitzoo.foreign.opened import open_described as open_described
 from vitzoo.foreign.overrides import of_entry as of_entry, stated_by as stated_by
@@ -91,3 +95,9 @@ from vitzoo.store.stamp import Stamp as Stamp
 from vitzoo.store.store import Store as Store
 from vitzoo.testing.hub import COMMIT as COMMIT, Hub as Hub, reply as reply, serve as serve
 from vitzoo.testing.subject import network as network
+
+
+def state_of(path: Path) -> State:
+    """Return the state of a file, as a stamp has it."""
+    with path.open("rb") as file:
+        return system.state(file.fileno())

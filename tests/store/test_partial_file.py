@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from helpers import refuses
+from internals import system
 from vitzoo.errors import StoreError
 from vitzoo.store.partial_file import Partial, leftovers
 
@@ -45,7 +46,7 @@ def test_a_copy_is_whole_whatever_the_kernel_can(tmp_path, source, monkeypatch, 
             return 0
         return real(src, dst, count if kernel == "copies" else min(count, 1_000_001), start, to)
 
-    monkeypatch.setattr(os, "copy_file_range", copy)
+    monkeypatch.setattr(system, "copy_file_range", copy)
     partial = Partial(None if memory else tmp_path / "part", len(DATA))
     partial.write(b"something else")
     partial.copy(source)
@@ -57,7 +58,7 @@ def test_a_copy_is_whole_whatever_the_kernel_can(tmp_path, source, monkeypatch, 
 @pytest.mark.parametrize("kernel", [True, False])
 def test_a_copy_has_at_most_the_bytes_of_its_bound(tmp_path, source, monkeypatch, kernel):
     if not kernel:
-        monkeypatch.setattr(os, "copy_file_range", lambda *_: 0)
+        monkeypatch.setattr(system, "copy_file_range", lambda *_: 0)
     partial = Partial(tmp_path / "part", 1_000_003)
     partial.copy(source)
     assert contents(partial) == DATA[:1_000_003]
@@ -67,8 +68,8 @@ def test_a_copy_to_a_full_disk_says_so(tmp_path, source, monkeypatch):
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "copy_file_range", full)
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(system, "copy_file_range", full)
+    monkeypatch.setattr(system, "pwrite", full)
     partial = Partial(tmp_path / "part", len(DATA))
     with refuses(StoreError, os.strerror(errno.ENOSPC), len(DATA), "make room"):
         partial.copy(source)

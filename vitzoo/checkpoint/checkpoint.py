@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from vitzoo.checkpoint.containers import (
     view,
 )
 from vitzoo.errors import HashMismatch
+from vitzoo.files.platform import files as system
 from vitzoo.files.safetensors import ZIP_MAGIC, Header, is_json
 from vitzoo.files.shard_index import index_of, weights_in
 from vitzoo.schema.rows import Preprocessing, Weights
@@ -97,7 +97,7 @@ class Checkpoint:
         whole = getattr(self.container, "whole", self.container)
         if not isinstance(whole, SafetensorsFile):
             return self.container.read(Reading()).tensors[key]
-        data = bytearray(os.pread(self.file.fd, info.end - info.start, info.start))
+        data = bytearray(system.pread(self.file.fd, info.end - info.start, info.start))
         return view(data, replace(info, start=0, end=len(data)))
 
     def tensors(self, *, always: bool = False, unread: Collection[str] = ()) -> Tensors:
@@ -139,7 +139,7 @@ def open_file(path: Path) -> Checkpoint:
     index = index_of(path)
     source = f"{path} (a shard of {index})" if index else str(path)
     file = open_own(path)
-    if not is_json(os.pread(file.fd, 64, 0)):
+    if not is_json(system.pread(file.fd, 64, 0)):
         return Checkpoint(source, _container(file, source))
     from vitzoo.checkpoint.shards import Shards
 
@@ -192,7 +192,7 @@ def _obtained(file: HubFile) -> tuple[OpenFile, str]:
 
 def _container(file: OpenFile, source: str) -> Container:
     """Read the header of a file, whose first bytes show its type."""
-    if os.pread(file.fd, 4, 0) not in ZIP_MAGIC:
+    if system.pread(file.fd, 4, 0) not in ZIP_MAGIC:
         return SafetensorsFile(file, source)
     from vitzoo.checkpoint.npz import NpzFile
 

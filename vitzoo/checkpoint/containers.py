@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import mmap
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +19,8 @@ from torch import Tensor
 from vitzoo import settings
 from vitzoo.errors import CheckpointError
 from vitzoo.files.access import open_regular
+from vitzoo.files.platform import files as system
+from vitzoo.files.platform.files import State
 from vitzoo.files.safetensors import Header, TensorInfo, read_header
 from vitzoo.store.stamp import Stamp, Stamps
 
@@ -55,6 +56,10 @@ class OpenFile:
     def __del__(self) -> None:
         with suppress(OSError):
             os.close(self.fd)
+
+    def state(self) -> State:
+        """Return what changes when the file is written to."""
+        return system.state(self.fd)
 
     def check(self) -> None:
         """Raise CheckpointError if a file of the user's own was written to since it was opened."""
@@ -123,7 +128,7 @@ def open_own(path: Path) -> OpenFile:
         raise CheckpointError(f"cannot read {path}: there is no such file")
     file = OpenFile(fd, str(path))
     try:
-        os.pread(fd, 1, 0)
+        system.pread(fd, 1, 0)
     except OSError as error:  # a damaged disk, or /proc/self/mem
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
     return file
@@ -140,7 +145,7 @@ def contents(file: OpenFile, reading: Reading, numbers: Iterable[TensorInfo]) ->
     Raises:
         CheckpointError: the file changed since it was opened, or is larger than the memory.
     """
-    status, now = os.fstat(file.fd), time.time_ns()
+    state, now = file.state(), time.time_ns()
     pieces = [*_pieces(numbers, file.size)]
     kept = [piece for piece in pieces if piece[2] or reading.mapped or reading.keys is None]
     start, end = (kept[0][0], kept[-1][1]) if kept else (0, 1)
@@ -148,22 +153,22 @@ def contents(file: OpenFile, reading: Reading, numbers: Iterable[TensorInfo]) ->
     if reading.verified:
         return Contents(data)
     stamped = bool(file.own) and reading.stamps
-    stamp = Stamps(settings.home()).find(status) if stamped else None
+    stamp = Stamps(settings.home()).find(state) if stamped else None
     if stamp:
         if not reading.mapped:
             _fill_kept(file, memoryview(data), kept)
         file.check()
-        if stamp.fits(os.fstat(file.fd)):
+        if stamp.fits(file.state()):
             return Contents(data, start, stamp.sha256, stamp.finite, stamped=True)
     sha256, finite = _read(file, data, pieces, kept, fill=not reading.mapped)
     file.check()
-    new = Stamp.of(status, sha256, now)
-    keep = stamped and new.fits(os.fstat(file.fd))
+    new = Stamp.of(state, sha256, now)
+    keep = stamped and new.fits(file.state())
     return Contents(data, start, sha256, finite, new_stamp=new if keep else None)
 
 
 def _mapped(file: OpenFile) -> Any:
-    data = mmap.mmap(file.fd, 0, access=mmap.ACCESS_COPY)
+    data = system.mapped(file.fd)
     if len(data) != file.size:
         file.check()
     return data
@@ -171,13 +176,13 @@ def _mapped(file: OpenFile) -> Any:
 
 def _memory(size: int) -> Any:
     """Return a buffer of zeros, whose pages the kernel makes when they are first written."""
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    memory = system.physical_memory()
     if size > memory:
         raise CheckpointError(
             f"the file has {size} bytes, and this machine only {memory} bytes of memory; use "
             "a machine with more"
         )
-    return mmap.mmap(-1, size, access=mmap.ACCESS_COPY)
+    return system.memory(size)
 
 
 def _fill_kept(file: OpenFile, view: memoryview, kept: Sequence[Piece]) -> None:
@@ -191,7 +196,7 @@ def _fill_kept(file: OpenFile, view: memoryview, kept: Sequence[Piece]) -> None:
 def _fill(file: OpenFile, target: memoryview, position: int) -> None:
     """Read bytes at a position until a part of the buffer is full."""
     while target:
-        count = os.preadv(file.fd, [target], position)
+        count = system.preadv(file.fd, [target], position)
         if not count:
             raise CheckpointError(f"the file was truncated at byte {position} while it was read")
         target, position = target[count:], position + count

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from vitzoo.errors import InvalidOption, StoreError, VitzooError, short_repr
+from vitzoo.files.platform import files as system
 
 Kind = type[VitzooError]
 CHUNK = 1024 * 1024
@@ -37,10 +38,9 @@ def open_regular(
     Raises:
         StoreError or `kind`: it is a link, a folder, a pipe or a device, or cannot be read.
     """
-    # O_NONBLOCK: do not wait for the writer of a pipe
-    flags = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
     try:
-        fd = os.open(path, flags | (os.O_RDWR | os.O_CREAT if create else os.O_RDONLY), 0o666)
+        flags = os.O_RDWR | os.O_CREAT if create else os.O_RDONLY
+        fd = system.open_file(path, flags, follow=follow)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -94,9 +94,7 @@ def read_own(path: Path) -> bytes | None:
     if fd is None:
         return None
     with os.fdopen(fd, "rb") as file:
-        status = os.fstat(fd)
-        own = status.st_uid == os.geteuid() and not status.st_mode & 0o022
-        return file.read() if own else None
+        return None if system.writable_by_others(os.fstat(fd)) else file.read()
 
 
 def read_limited(file: BinaryIO, limit: int) -> bytes | None:
@@ -133,7 +131,7 @@ def hash_file(fd: int, note: Callable[[int, int], object] | None = None) -> str:
 
     digest, position, size = sha256(), 0, os.fstat(fd).st_size
     try:
-        while chunk := os.pread(fd, CHUNK, position):
+        while chunk := system.pread(fd, CHUNK, position):
             digest.update(chunk)
             position += len(chunk)
             if note:
@@ -151,7 +149,7 @@ def copy_blocks(source: int, target: int, size: int) -> None:
     """
     position = 0
     with contextlib.suppress(OSError):
-        while count := os.copy_file_range(source, target, size - position, position, position):
+        while count := system.copy_file_range(source, target, size - position, position, position):
             position += count
 
 
@@ -164,8 +162,8 @@ def copy_hashed(source: int, file: BinaryIO) -> str:
     target = file.fileno()
     copy_blocks(source, target, os.fstat(source).st_size)
     position = os.fstat(target).st_size
-    while chunk := os.pread(source, CHUNK, position):
-        position += os.pwrite(target, chunk, position)
+    while chunk := system.pread(source, CHUNK, position):
+        position += system.pwrite(target, chunk, position)
     return hash_file(target)
 
 
@@ -221,13 +219,16 @@ def replacing(
             yield file
             file.flush()
             with contextlib.suppress(FileNotFoundError):
-                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
+                system.copy_mode(path, file.fileno())
             if lasting:
-                os.fsync(file.fileno())
+                system.sync(file.fileno())
+            file.close()  # Windows renames and removes no file that Python has open
             if not force:
                 check_target(path, force=False)
-            part.replace(path)
+            system.replace(part, path)
         finally:
+            with contextlib.suppress(OSError):
+                file.close()
             part.unlink(missing_ok=True)
 
 
@@ -257,11 +258,7 @@ def _remove(path: Path) -> None:
 
 def sync_folder(path: Path) -> None:
     """Sync a folder, so that a rename in it survives a power failure."""
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    system.sync_path(path)
 
 
 def make_folder_or_raise(path: Path) -> None:
@@ -427,5 +424,5 @@ def writing_folder(path: Path, known: Collection[str], *, force: bool) -> Iterat
 
 def _sync_files(folder: Path) -> None:
     for entry in folder.iterdir():
-        sync_folder(entry)  # a file, too
+        system.sync_path(entry)
     sync_folder(folder)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from math import prod
 
 from vitzoo.errors import CheckpointError
+from vitzoo.files.platform import files as system
 from vitzoo.files.safetensors import (
     ITEM_SIZES,
     ZIP_MAGIC,
@@ -119,7 +120,7 @@ class _Window(io.FileIO):
 def _entries(fd: int, source: str) -> tuple[list[zipfile.ZipInfo], int]:
     """Return the entries of the zip in the order of their data, and the end of the data."""
     size = os.fstat(fd).st_size
-    end = os.pread(fd, END, max(size - END, 0))
+    end = system.pread(fd, END, max(size - END, 0))
     if not (end.startswith(b"PK\x05\x06") and end.endswith(b"\0\0")):
         raise CheckpointError(
             f"{source} is truncated (looks like a zip, .npz or torch pickle file without its end), "
@@ -185,11 +186,11 @@ def _data_start(fd: int, entry: zipfile.ZipInfo, where: str) -> int:
         raise CheckpointError(
             f"{where}: is stored in {entry.compress_size} bytes, the zip says {entry.file_size}"
         )
-    data = os.pread(fd, LOCAL_HEADER.size, entry.header_offset)
+    data = system.pread(fd, LOCAL_HEADER.size, entry.header_offset)
     if len(data) == LOCAL_HEADER.size:
         magic, _, flags, method, name_length, extra = LOCAL_HEADER.unpack(data)
         start = entry.header_offset + LOCAL_HEADER.size
-        name = os.pread(fd, name_length, start)
+        name = system.pread(fd, name_length, start)
         own = entry.orig_filename.encode("utf-8" if entry.flag_bits & UTF8 else "cp437")
         expected = (ZIP_MAGIC[0], entry.flag_bits, entry.compress_type, own)
         if (magic, flags, method, name) == expected:
@@ -202,7 +203,7 @@ def _data_start(fd: int, entry: zipfile.ZipInfo, where: str) -> int:
 def _member(fd: int, entry: zipfile.ZipInfo, start: int, where: str) -> Member:
     deflated = entry.compress_type == zipfile.ZIP_DEFLATED
     wanted = len(MAGIC) + 2 + 4 + MAX_NPY_HEADER
-    begin = os.pread(fd, min(4 * wanted if deflated else wanted, entry.compress_size), start)
+    begin = system.pread(fd, min(4 * wanted if deflated else wanted, entry.compress_size), start)
     if deflated:
         try:
             begin = zlib.decompressobj(-zlib.MAX_WBITS).decompress(begin, wanted)

@@ -15,6 +15,7 @@ from math import prod
 from pathlib import PurePath
 
 from vitzoo.errors import CheckpointError
+from vitzoo.files.platform import files as system
 from vitzoo.files.strict_json import strict_json
 
 MAX_HEADER = 8 * 1024 * 1024
@@ -76,7 +77,7 @@ def read_header(fd: int, source: str) -> Header:
             limit; little memory has been used.
     """
     size = os.fstat(fd).st_size
-    start = os.pread(fd, 64, 0)
+    start = system.pread(fd, 64, 0)
     length = int.from_bytes(start[:8], "little")
     if len(start) < 8 or start[8:9] != b"{" or length > size - 8:
         raise CheckpointError(f"{source} is not safetensors{looks_like(start, source)}")
@@ -85,7 +86,7 @@ def read_header(fd: int, source: str) -> Header:
             f"{source}: its header has {length} bytes, more than the {MAX_HEADER} accepted"
         )
     try:
-        table = strict_json(os.pread(fd, length, 8))
+        table = strict_json(system.pread(fd, length, 8))
     except ValueError as error:
         raise CheckpointError(f"{source} is not safetensors: its header: {error}") from error
     metadata = table.pop("__metadata__", {})

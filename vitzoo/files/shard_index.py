@@ -13,6 +13,7 @@ from pathlib import Path
 
 from vitzoo.errors import CheckpointError, printable
 from vitzoo.files.names import INDEX, NPZ, SAFETENSORS, valid_file
+from vitzoo.files.platform import files as system
 from vitzoo.files.safetensors import PICKLES, check_count, no_pickle, place
 from vitzoo.files.strict_json import strict_json
 from vitzoo.text import listed
@@ -37,7 +38,7 @@ def read_index(fd: int, source: str) -> dict[str, str]:
         raise CheckpointError(f"{source} has {size} bytes, an index at most {MAX_INDEX}")
     neither = f"{source} is not safetensors (looks like a JSON text), and no index"
     try:
-        table = strict_json(os.pread(fd, size, 0))
+        table = strict_json(system.pread(fd, size, 0))
     except ValueError as error:
         raise CheckpointError(f"{neither}: {printable(str(error), 200)}") from error
     if not isinstance(table, dict) or set(table) | {"metadata"} != {"metadata", "weight_map"}:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -106,8 +105,8 @@ def _assign(slots: Slots, adapted: Adapted, dtype: torch.dtype | None) -> tuple[
 
 def _check_values(found: Tensors, checkpoint: Checkpoint) -> None:
     """Raise CheckpointError for NaN, infinity or only zeros; a stamp in the store skips this."""
-    stamps, status = Stamps(settings.home()), os.fstat(checkpoint.file.fd)
-    stamp = stamps.find(status, checkpoint.sha256) if checkpoint.sha256 else None
+    stamps, state = Stamps(settings.home()), checkpoint.file.state()
+    stamp = stamps.find(state, checkpoint.sha256) if checkpoint.sha256 else None
     if stamp and stamp.finite:
         return
     floats = {n: t for n, t in found.tensors.items() if t.dtype in LOADABLE}

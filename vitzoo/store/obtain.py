@@ -33,6 +33,7 @@ from vitzoo.errors import (
 )
 from vitzoo.files.access import hash_file, make_folder_or_raise, open_regular
 from vitzoo.files.names import on_hub
+from vitzoo.files.platform import files as system
 from vitzoo.log import log
 from vitzoo.plugin.package_files import data_file
 from vitzoo.schema.addresses import parts_of_name
@@ -268,8 +269,7 @@ def _check_room(home: Path, file: HubFile, partial: Partial) -> None:
     """Raise an error if the disk has no room for a file and for those that are arriving."""
     with _GUARD:
         taken = sum(max(0, other.bound - other.size) for other in _ARRIVING)
-        status = os.statvfs(home)
-        free, needed = status.f_bavail * status.f_frsize, file.bound - partial.size
+        free, needed = system.free_space(home), file.bound - partial.size
         if free < taken + needed:
             others = f", of which other downloads take {taken}" if taken else ""
             raise StoreError(

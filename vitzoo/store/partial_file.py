@@ -12,9 +12,9 @@ from pathlib import Path
 
 from vitzoo.errors import StoreError
 from vitzoo.files.access import CHUNK, copy_blocks, unwritable
+from vitzoo.files.platform import files as system
 
 ABANDONED = 600.0  # seconds; a download without a byte is ended long before by its limits
-FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class Partial:
@@ -38,7 +38,7 @@ class Partial:
         self.size = 0
         self._digest = hashlib.sha256()
         if path is None or self.path is None:
-            self.fd = os.memfd_create("vitzoo", os.MFD_CLOEXEC)
+            self.fd = system.unnamed_file()
         else:
             self.fd = self._take(path, self.path)
             self._hash_beginning()
@@ -57,7 +57,7 @@ class Partial:
         view = memoryview(chunk)
         try:
             while view:
-                written = os.pwrite(self.fd, view, self.size)
+                written = system.pwrite(self.fd, view, self.size)
                 self._digest.update(view[:written])
                 self.size += written
                 view = view[written:]
@@ -84,7 +84,7 @@ class Partial:
         self.restart()
         copy_blocks(source, self.fd, self.bound)
         self._hash_beginning()
-        while chunk := os.pread(source, min(CHUNK, self.bound - self.size), self.size):
+        while chunk := system.pread(source, min(CHUNK, self.bound - self.size), self.size):
             self.write(chunk)
 
     def move(self, path: Path) -> None:
@@ -95,7 +95,7 @@ class Partial:
         """
         if self.path is None or self.common is None:
             return
-        self.path.replace(path)
+        system.move_new(self.path, path)
         self.path = None
         for left in leftovers(self.common):
             with contextlib.suppress(OSError):
@@ -122,18 +122,18 @@ class Partial:
                 if fd is None and good and status.st_size <= self.bound:
                     os.utime(left)  # before the new name: no other process continues a recent file
                     left.rename(own)
-                    fd = os.open(own, FLAGS)
+                    fd = system.open_file(own, os.O_RDWR)
                 else:
                     left.unlink()
         if fd is not None:
             return fd
         try:
-            return os.open(own, FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
+            return system.open_file(own, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
             raise unwritable(common.parent, error) from error
 
     def _hash_beginning(self) -> None:
-        while chunk := os.pread(self.fd, CHUNK, self.size):
+        while chunk := system.pread(self.fd, CHUNK, self.size):
             self._digest.update(chunk)
             self.size += len(chunk)
 

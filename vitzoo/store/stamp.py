@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from vitzoo.files.access import read_own, write_atomic
 from vitzoo.files.names import SHA256
+from vitzoo.files.platform import files as system
+from vitzoo.files.platform.files import State
 
 GRAIN_NS = 50_000_000  # a change within this time of another might not show in a file's times
 OWN_STAMPS = 1024  # files of the user's own; a later file replaces the stamp of an earlier one
@@ -37,21 +38,21 @@ class Stamp:
     finite: bool = False
 
     @classmethod
-    def of(cls, status: os.stat_result, sha256: str, hashed_ns: int) -> Stamp:
+    def of(cls, state: State, sha256: str, hashed_ns: int) -> Stamp:
         """Make the stamp of a file from its state right before it was hashed."""
-        return cls(*_state(status), hashed_ns, sha256)
+        return cls(*state, hashed_ns, sha256)
 
-    def fits(self, status: os.stat_result) -> bool:
+    def fits(self, state: State) -> bool:
         """Tell whether the file is the hashed one and, by its times, unchanged since."""
-        state = self.device, self.inode, self.size, self.mtime_ns, self.ctime_ns
-        newest = max(self.mtime_ns, self.ctime_ns)
+        then = self.device, self.inode, self.size, self.mtime_ns, self.ctime_ns
+        newest = max(self.mtime_ns, self.ctime_ns) if self.ctime_ns else 0
         unchanged = 0 < newest <= self.hashed_ns - GRAIN_NS and self.hashed_ns <= time.time_ns()
-        return state == _state(status) and unchanged
+        return then == state and unchanged
 
 
-def _state(status: os.stat_result) -> tuple[int, int, int, int, int]:
-    s = status
-    return s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns
+def stamps_folder(home: Path) -> Path:
+    """Return the folder of the stamps of this machine; on Linux, those of all such machines."""
+    return home / "stamps" / system.machine()
 
 
 class Stamps:
@@ -62,18 +63,18 @@ class Stamps:
     """
 
     def __init__(self, home: Path | None) -> None:
-        self.folder = home and home / "stamps"
+        self.folder = home and stamps_folder(home)
 
-    def find(self, status: os.stat_result, sha256: str = "") -> Stamp | None:
+    def find(self, state: State, sha256: str = "") -> Stamp | None:
         """Return the stamp of a file in this state; None if there is none, or it does not fit.
 
         Args:
-            status: of the open file.
+            state: of the open file.
             sha256: of a file in the store; empty for a file of the user's own.
         """
-        path = self._path(status.st_ino, sha256)
+        path = self._path(state.inode, sha256)
         stamp = read_stamp(path) if path else None
-        fits = stamp and sha256 in ("", stamp.sha256) and stamp.fits(status)
+        fits = stamp and sha256 in ("", stamp.sha256) and stamp.fits(state)
         return stamp if fits else None
 
     def write(self, stamp: Stamp, *, own: bool = False) -> None:

@@ -30,8 +30,9 @@ from vitzoo.files.access import (
     sync_folder,
 )
 from vitzoo.files.names import SHA256
+from vitzoo.files.platform import files as system
 from vitzoo.store.partial_file import Partial, leftovers
-from vitzoo.store.stamp import GRAIN_NS, Stamp, Stamps
+from vitzoo.store.stamp import GRAIN_NS, Stamp, Stamps, stamps_folder
 
 
 class Store:
@@ -115,8 +116,8 @@ class Store:
         path = self.path(sha256)
         try:
             make_folder(path.parent)
-            os.fchmod(fd, 0o444)
-            os.fsync(fd)
+            system.protect(fd)
+            system.sync(fd)
             partial.move(path)
             sync_folder(path.parent)
         except OSError as error:
@@ -125,7 +126,7 @@ class Store:
                 "VITZOO_HOME to another disk; the bytes are kept for the next try"
             ) from error
         time.sleep(GRAIN_NS / 1e9)  # a later change of the file changes its times
-        self.stamps.write(Stamp.of(os.fstat(fd), sha256, time.time_ns()))
+        self.stamps.write(Stamp.of(system.state(fd), sha256, time.time_ns()))
 
     def _quarantine(self, sha256: str) -> Path | None:
         """Move a damaged file to quarantine; return its new path, None if it cannot be moved."""
@@ -163,24 +164,24 @@ class Store:
         return freed
 
     def _stamp_path(self, sha256: str) -> Path:
-        return self.home / "stamps" / f"{sha256}.json"
+        return stamps_folder(self.home) / f"{sha256}.json"
 
     def _prove(self, fd: int, path: Path, sha256: str, size: int | None, *, always: bool) -> None:
-        now, status = time.time_ns(), os.fstat(fd)
-        if always or not self.stamps.find(status, sha256):
+        now, state = time.time_ns(), system.state(fd)
+        if always or not self.stamps.find(state, sha256):
             from vitzoo.store.progress import bar  # a stamp makes it needless
 
             with bar(f"sha256 {sha256[:12]}", in_bytes=True) as note:
                 actual = hash_file(fd, note)
             if actual != sha256:
-                if size in (None, status.st_size):
+                if size in (None, state.size):
                     raise self._damaged(HashMismatch, path, sha256, f"sha256 {actual}")
-                found = f"{status.st_size} bytes instead of {size}"
+                found = f"{state.size} bytes instead of {size}"
                 raise self._damaged(SizeMismatch, path, sha256, found)
-            self.stamps.write(Stamp.of(status, sha256, now))
-        if size not in (None, status.st_size):
+            self.stamps.write(Stamp.of(state, sha256, now))
+        if size not in (None, state.size):
             raise PinError(
-                f"the file with sha256 {sha256} has {status.st_size} bytes, but the registry or "
+                f"the file with sha256 {sha256} has {state.size} bytes, but the registry or "
                 f"the lock file states {size}; correct the size there ({path} is not changed)"
             )
 

@@ -302,7 +302,7 @@ def test_files_are_written_whole_and_replaced_only_by_force(model, tmp_path, mon
     def full(*_args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr("vitzoo.files.platform.files.sync", full)
     with refuses(StoreError, "No space left on device", "make room"):
         plot.save(target, force=True)
     assert target.read_bytes() == before

@@ -9,7 +9,7 @@ import pytest
 
 import stored
 import vitzoo
-from internals import Stamp, Store, known_elsewhere
+from internals import Stamp, Store, known_elsewhere, state_of
 
 
 class Zoo:
@@ -64,7 +64,7 @@ class Zoo:
         path.chmod(0o444)
         if stamped:
             time.sleep(0.06)
-            stamp = Stamp.of(path.stat(), self.entry["sha256"], time.time_ns())
+            stamp = Stamp.of(state_of(path), self.entry["sha256"], time.time_ns())
             Store(self.home).stamps.write(stamp)
             fd = Store(self.home).open(self.entry["sha256"], None)  # the stamp fits
             assert fd is not None

@@ -12,6 +12,7 @@ from typing import Any
 
 from vitzoo.apps.embed.items import open_archive
 from vitzoo.errors import ImageError
+from vitzoo.files.platform import files as system
 
 USUAL_PAGE_HEADER, MAX_PAGE_HEADER = 2**15, 2**24  # bytes
 PADDING = 100  # bytes by which old versions of parquet-mr state too small columns
@@ -58,8 +59,8 @@ def _row_groups(path: str, _: tuple[int, ...]) -> list[list[Fields]]:
     """Return the metadata of the column chunks of each row group."""
     with open_archive(path) as file:
         size = os.fstat(file.fileno()).st_size
-        length = int.from_bytes(os.pread(file.fileno(), 4, size - END), "little")
-        footer = os.pread(file.fileno(), length, size - END - length)
+        length = int.from_bytes(system.pread(file.fileno(), 4, size - END), "little")
+        footer = system.pread(file.fileno(), length, size - END - length)
     return [
         [chunk[3, STRUCT] for chunk in group[1, LIST]] for group in _struct(footer, 0)[0][4, LIST]
     ]
@@ -73,9 +74,9 @@ def _pages(fd: int, chunk: Fields) -> Iterator[Page]:
     stop = at + chunk[7, INT64] if chunk[5, INT64] else at  # as pyarrow does
     while at < stop:
         try:
-            header, size = _struct(os.pread(fd, USUAL_PAGE_HEADER, at), 0)
+            header, size = _struct(system.pread(fd, USUAL_PAGE_HEADER, at), 0)
         except IndexError:  # it has long statistics
-            header, size = _struct(os.pread(fd, MAX_PAGE_HEADER, at), 0)
+            header, size = _struct(system.pread(fd, MAX_PAGE_HEADER, at), 0)
         at += size + header[3, INT32]
         if at > stop + PADDING:
             raise ImageError("a page ends after its column")

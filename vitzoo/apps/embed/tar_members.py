@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import tarfile
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from typing import Any, BinaryIO
 
 from vitzoo.apps.embed.items import Item, Piece, as_text, check_size, open_archive
 from vitzoo.errors import ImageError, printable
+from vitzoo.files.platform import files as system
 from vitzoo.images.find import SUFFIXES
 
 MAX_HEADER = 2**20  # bytes of the headers of one tar member, long names included
@@ -82,7 +82,9 @@ class _HeaderReader:
         """Check the pax records that follow: `tarfile` takes quadratic time for some."""
         if size > MAX_HEADER:  # `read` refuses it
             return
-        data = os.pread(self._file.fileno(), size, self.tell())
+        begin = self.tell()
+        data = self._file.read(size)
+        self._file.seek(begin)
         position = 0
         while position < len(data):
             found = RECORD.match(data, position)
@@ -143,7 +145,7 @@ def _read_member(path: str, name: str, start: int, size: int) -> bytes:
     check_size(shown, size)
     try:
         with open_archive(path) as file:
-            data = os.pread(file.fileno(), size, start)
+            data = system.pread(file.fileno(), size, start)
     except OSError as error:
         raise ImageError(f"cannot read {shown}: {error.strerror}") from error
     if len(data) != size:

@@ -125,8 +125,8 @@ def _checked(path: Path, size: int, sha256: str) -> str | bytes:
     found = ""
     if fd is not None:
         with os.fdopen(fd, "rb") as file:
-            found = hash_file(fd)
             data = file.read() if size <= LARGE else b""
+            found = hash_file(fd)  # on Windows it moves the position
     if found != sha256:
         raise errors.HashMismatch(
             f"{path} was changed since it was written: its sha256 is {found or 'not known'}, "
