@@ -378,7 +378,7 @@ def check_place(dtype: object, device: Any) -> None:
             f"dtype must be a floating type such as torch.bfloat16, got {describe(dtype)}"
         )
     try:
-        torch.empty(0, device=device)
+        torch.empty(0, device=device, dtype=dtype)  # mps has no float64
     except Exception as error:  # also ImportError, for the backend of another distribution
         reason = str(error).partition("\n")[0].rstrip(".")
         raise InvalidOption(

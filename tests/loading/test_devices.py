@@ -89,6 +89,20 @@ TYPES = (
 )
 
 
+def test_a_dtype_that_a_device_lacks(monkeypatch):
+    """MPS has no float64; torch says so as soon as a tensor is made."""
+    empty = torch.empty
+
+    def on_mps(*sizes, device=None, dtype=None, **options):
+        if device == "mps" and dtype is torch.float64:
+            raise TypeError("Cannot convert a MPS Tensor to float64 dtype\nmore")
+        return empty(*sizes, device=None if device == "mps" else device, dtype=dtype, **options)
+
+    monkeypatch.setattr(torch, "empty", on_mps)
+    with refuses(InvalidOption, "'mps'", "MPS Tensor to float64", "device='cpu'"):
+        vitzoo.create(NAME, device="mps", dtype=torch.float64)
+
+
 @pytest.mark.parametrize("pretrained", [True, False])
 def test_a_device_that_is_not_here(pretrained):
     def check(device):

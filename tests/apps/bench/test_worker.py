@@ -129,6 +129,22 @@ def test_on_another_device_it_is_synchronised_and_has_its_own_memory(monkeypatch
     assert calls == ["wait cuda:0", "run", "run", "wait cuda:0"]
 
 
+def test_mps_has_no_peak_and_is_the_only_one(monkeypatch):
+    """`torch.mps` has neither a peak nor an argument for the device."""
+    calls = []
+    module = SimpleNamespace(
+        synchronize=lambda: calls.append("wait"),
+        empty_cache=lambda: calls.append("empty"),
+        driver_allocated_memory=lambda: calls.append("driver") or 777,
+    )
+    assert all(hasattr(torch.mps, name) for name in vars(module))
+    monkeypatch.setattr(torch, "get_device_module", lambda _: module)
+    processor = Processor("mps")
+    assert processor.measure(lambda: calls.append("run")) == (None, 777)
+    processor.wait()
+    assert calls == ["empty", "run", "driver", "wait"]
+
+
 def test_a_job_is_answered_until_there_are_no_more_turns(monkeypatch, tmp_path):
     torch.save(torch.nn.Identity(), tmp_path / NETWORK)
     requests, answers = [job(batches=(1, 2), folder=tmp_path), (1, 0.0), (2, 0.0)], []

@@ -22,6 +22,7 @@ from vitzoo.files.platform.processes import PROCESS
 
 MODULE = __name__
 KB, NANO = 1024, 10**9
+MPS = "mps"
 MOST = 300  # characters of the text of an error of another library
 NO_COMPILER = "torch found no C++ compiler; install one (apt-get install g++), or name it in CXX"
 
@@ -94,15 +95,20 @@ class Processor:
     def __init__(self, device: str, process: Path = PROCESS) -> None:
         self._device, self._process = torch.device(device), process
         self._module: Any = None if self._device.type == CPU else torch.get_device_module(device)
+        self._arguments = () if self._device.type == MPS else (self._device,)  # it is the only one
         self._start = self._resident("VmRSS")
 
     def wait(self) -> None:
         """Wait until everything that was started is computed."""
         if self._module is not None:
-            self._module.synchronize(self._device)
+            self._module.synchronize(*self._arguments)
 
     def measure(self, function: Callable[[], Tensor]) -> tuple[Tensor, int | None]:
         """Return a result, and the peak of the memory beyond that at the start."""
+        if self._device.type == MPS:  # it states no peak, but keeps the memory of freed tensors
+            self._module.empty_cache()
+            found = function()
+            return found, self._module.driver_allocated_memory()
         if self._module is not None:
             self._module.reset_peak_memory_stats(self._device)
             found = function()

@@ -102,6 +102,8 @@ def versions(device: torch.device) -> dict[str, str]:
     }
     if device.type == "cuda":
         found["cuda"] = torch.cuda.get_device_name(device)
+    if device.type == "mps":
+        found["mps"] = getattr(torch.backends.mps, "get_name", str)()  # torch 2.6 has none
     return found
 
 
