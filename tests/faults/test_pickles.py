@@ -155,6 +155,16 @@ def test_a_reader_that_waits_is_killed(tmp_path, refused, monkeypatch):
     refused(path, "1 s of processor time")
 
 
+def test_an_output_that_grows_is_stopped_where_the_system_does_not(tmp_path, refused, monkeypatch):
+    """As on Windows, which limits no file: this reader has not limited itself."""
+    text = "import sys, time; sys.stdout.write('x' * 10**5); sys.stdout.flush(); time.sleep(600)"
+    monkeypatch.setattr(pickles, "START", text)
+    monkeypatch.setattr(pickles, "OUTPUT_SLACK", 100)
+    path = tmp_path / "a.pt"
+    torch.save({"a": torch.ones(1)}, path)
+    refused(path, f"it writes more than {pickles.Limits.of(path.stat().st_size).output} bytes")
+
+
 @pytest.mark.parametrize(
     ("start", "text"),
     [

@@ -127,6 +127,13 @@ def diverted(data: Stream) -> Iterator[None]:
         yield
 
 
+def set_format(stream: Any) -> None:
+    """On Windows, write to a pipe or a file as on other systems: UTF-8, lines end in \\n."""
+    if os.linesep != "\n" and not is_terminal(stream):
+        with contextlib.suppress(*UNWRITABLE):
+            stream.reconfigure(encoding="utf-8", newline="\n")
+
+
 def _duplicate(descriptor: int) -> int:
     """Duplicate a file descriptor, but not to one of a standard stream, which may be closed."""
     new = os.dup(descriptor)

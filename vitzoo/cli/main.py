@@ -14,7 +14,13 @@ import click
 
 import vitzoo
 from vitzoo.cli.commands import COMMANDS, own_command, own_commands, restore_help
-from vitzoo.cli.environment import Stream, diverted, set_for_command, verbose_option
+from vitzoo.cli.environment import (
+    Stream,
+    diverted,
+    set_for_command,
+    set_format,
+    verbose_option,
+)
 from vitzoo.cli.output import echo, on_terminal, say, say_error
 from vitzoo.errors import VitzooError, printable
 from vitzoo.plugin import importing
@@ -168,6 +174,8 @@ def main(args: Sequence[str] | None = None) -> int:
         args: arguments without the program's name; None for those of the process.
     """
     before = sys.stdout, sys.stderr
+    if args is None:  # the streams are of this command alone
+        set_format(sys.stdout)
     data: Any = Stream(sys.stdout, required=True)
     notes: Any = Stream(sys.stderr)
     sys.stdout, sys.stderr = data, notes

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,7 @@ from vitzoo.apps.embed.folder import MANIFEST, MIN_ROWS
 from vitzoo.apps.embed.out import LOCKS, outputs_of
 from vitzoo.apps.embed.part_file import claim
 from vitzoo.errors import InvalidOption, UnknownOption
+from vitzoo.files.platform import processes as platform_processes
 
 SPEC = {
     "image_size": 16,
@@ -150,7 +152,14 @@ def test_the_recovery_of_one_shard_leaves_the_running_ones_alone(
     assert bytes_of(out) == bytes_of(data / "single")
 
 
-def test_threads_of_one_process_exclude_each_other(tmp_path):
+@pytest.fixture(params=["linux", "darwin"])
+def system(request, monkeypatch):
+    """Where a byte of an open file can be locked, and where each part has a lock file."""
+    monkeypatch.setattr(platform_processes, "sys", SimpleNamespace(platform=request.param))
+    return request.param
+
+
+def test_threads_of_one_process_exclude_each_other(tmp_path, system):
     """A lock of a process would be free for its own threads, and be lost with any closed file."""
     part = tmp_path / "part-000003.parquet"
     with claim(part) as first:
@@ -160,18 +169,23 @@ def test_threads_of_one_process_exclude_each_other(tmp_path):
             assert not third
     with claim(part) as free:
         assert free
+    assert (tmp_path / ".part-000003.parquet.lock").exists() == (system == "darwin")
 
 
 @pytest.fixture
-def other(tmp_path):
+def other(tmp_path, system):
     """A process that has the lock of part 3, as one that is stopped in the middle of it."""
     (tmp_path / "out").mkdir()
     code = (
         "import sys; from pathlib import Path\n"
+        "from types import SimpleNamespace\n"
+        "from vitzoo.files.platform import processes\n"
+        "processes.sys = SimpleNamespace(platform=sys.argv[2])\n"
         "from vitzoo.apps.embed.part_file import claim\n"
         "with claim(Path(sys.argv[1])) as free: print(free, flush=True); input()"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "out" / "part-000003.parquet")]
+    command.append(system)
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdout.readline() == "True\n"
@@ -202,7 +216,7 @@ def test_a_file_that_another_process_writes_is_not_removed(data, predictor, tmp_
         done = embed(predictor, data / "names.txt", out, workers=1)
         assert (done.missing, done.errors) == (1, None)
         assert not (out / part).exists()
-        assert sorted(out.glob(".part-*")) == sorted(path for path in written if path.exists())
+        assert sorted(out.glob(".part-*[0-9]")) == sorted(path for path in written if path.exists())
         for path in written:
             path.touch()
     assert embed(predictor, data / "names.txt", out, workers=1).missing == 1

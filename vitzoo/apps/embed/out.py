@@ -13,7 +13,9 @@ from vitzoo.schema.terms import CORE_BUILDER
 from vitzoo.text import listed
 
 MANIFEST = "_manifest.json"  # pyarrow and Spark ignore files that begin with _
-LOCKS = re.compile(r"\.(manifest|writing|shard-\d+-of-\d+)\.lock|\._manifest\.json\.\d+\.\d+")
+LOCKS = re.compile(
+    r"\.(manifest|writing|shard-\d+-of-\d+|part-\d+\.parquet)\.lock|\._manifest\.json\.\d+\.\d+"
+)
 
 
 def check_out(folder: Path) -> None:
