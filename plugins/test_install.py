@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import sys
 import tomllib
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -97,3 +103,47 @@ def test_a_network_runs_with_what_the_plugin_depends_on(project, plugins, zoo):
         print([name for name in {others} if name in sys.modules])
     """
     assert zoo.run(code) == "1 True\n[]\n"
+
+
+@pytest.fixture
+def index(tmp_path, plugins, built):
+    """An index on loopback with the wheels of vitzoo and its plugins, and what it was asked for."""
+    asked = []
+
+    class Index(SimpleHTTPRequestHandler):
+        """A folder for each project; the listing of a folder has a link to each file."""
+
+        def log_message(self, form, *values):
+            asked.append(self.path)
+
+    for folder in {ROOT, *(plugin.folder for plugin in plugins)}:
+        (wheel,) = built(folder).glob("*.whl")
+        name = "vitzoo" if folder == ROOT else folder.name
+        place = tmp_path / "index" / name
+        place.mkdir(parents=True)
+        shutil.copy(wheel, place)
+    handler = partial(Index, directory=tmp_path / "index")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/", asked
+    server.shutdown()
+    server.server_close()
+
+
+def test_an_index_gives_vitzoo_with_its_plugins(tmp_path, index, plugins, new_environment, command):
+    """What a release publishes; the other dependencies are there, as in other tests."""
+    address, asked = index
+    environment = new_environment(tmp_path / "venv")
+    alone = ("env", f"PIP_CONFIG_FILE={os.devnull}", "no_proxy=127.0.0.1", sys.executable, "-m")
+    pip = (*alone, "pip", "--python", environment.python, "install", "--no-cache-dir")
+    command(*pip, "--index-url", address, "vitzoo[plugins]")
+    sent = [path.rpartition("/")[2] for path in asked if path.endswith(".whl")]
+    installed = [path.stem for path in environment.site.glob("vitzoo*.dist-info")]
+    assert sorted({wheel.partition("-py3")[0] for wheel in sent}) == sorted(installed)
+    assert len(installed) == 1 + len({plugin.folder for plugin in plugins})
+    states = environment.run("import vitzoo; print({p.state for p in vitzoo.plugins()[1:]})")
+    assert states == "{'loaded'}\n"
+    digits = ROOT / "docs" / "examples" / "digits"
+    printed = environment.call("vitzoo", "predict", "vit_digits", digits, "--top", 1)
+    labels = [line.split("\t")[2] for line in printed.splitlines()[1:]]
+    assert labels == [path.name.split("_")[1] for path in sorted(digits.iterdir())]
