@@ -72,10 +72,14 @@ class Overrides:
     def assumed(self, spec: Spec, changes: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the settings that neither file, registry entry nor user (`changes`) states."""
         known = {**self.stated.get("block", {}), **changes.get("block", {})}
+        if spec.block.mlp != "mlp":
+            known["activation"] = "silu"  # of every gate
         block = {"norm_eps": spec.block.norm_eps, "activation": spec.block.activation}
         block |= self.default.get("block", {})
-        rows = [f"{name} = {value}" for name, value in block.items() if name not in known]
-        for part in ("pool", "patch_embed"):
+        names = [name for name in ("norm_eps", "activation") if name not in known]
+        rows = [f"{name} = {block[name]}" for name in names]
+        read = self.beside is not None and self.beside.whole is not None  # parts of its model type
+        for part in () if read else ("pool", "patch_embed"):
             default = self.default.get(part, {})
             options = default if isinstance(default, Mapping) else {"": default}
             rows += [f"{part}.{k} = {v}".replace(". ", " ") for k, v in options.items()]
