@@ -78,7 +78,7 @@ class Overrides:
         block |= self.default.get("block", {})
         names = [name for name in ("norm_eps", "activation") if name not in known]
         rows = [f"{name} = {block[name]}" for name in names]
-        read = self.beside is not None and self.beside.whole is not None  # parts of its model type
+        read = self.beside and (self.beside.whole or self.beside.variant)  # it names the network
         for part in () if read else ("pool", "patch_embed"):
             default = self.default.get(part, {})
             options = default if isinstance(default, Mapping) else {"": default}

@@ -1,8 +1,11 @@
 """The image encoders of transformers that this plugin reads, by their folders."""
 
 import pytest
+import timm
 import transformers as tf
+from timm.models import save_for_hf
 
+import vitzoo
 from create_helpers import refused
 from encoders import WEIGHTS, Encoder, compare, compare_size
 from helpers import says
@@ -109,3 +112,10 @@ def test_a_dinov3_with_other_arithmetic(name, tmp_path):
     options, words = REFUSED[name]
     tf.DINOv3ViTModel(v3(**options)).save_pretrained(tmp_path)
     says(refused(CheckpointError, tmp_path), *words)
+
+
+def test_the_config_of_timm_states_the_pool(tmp_path):
+    sizes = {"depth": 1, "embed_dim": 48, "num_heads": 2, "img_size": 32}
+    network = timm.create_model("vit_small_patch16_dinov3", **sizes)
+    save_for_hf(network, tmp_path, model_args=sizes, safe_serialization=True)
+    assert vitzoo.create(tmp_path).load_report.assumed == ()
