@@ -66,6 +66,14 @@ def test_a_config_tells_another_network(small, tmp_path, config, shown):
         vitzoo.create(tmp_path)
 
 
+def test_a_language_model_with_an_image_tower_is_no_language_model(small, tmp_path):
+    save_file(vitzoo.create(small).state_dict(), tmp_path / "model.safetensors")
+    config = {"model_type": "mistral3", "vision_config": {"model_type": "pixtral"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with refuses(CheckpointError, "mistral3 is not known, nor pixtral of its vision_config"):
+        vitzoo.create(tmp_path)
+
+
 TYPES = {
     "yolos": ("YolosConfig", "detection tokens", "deit/*"),
     "vitdet": ("VitDetConfig", "windows", "mae/*"),

@@ -67,6 +67,8 @@ def check_vit(source: str, config: Mapping[str, Any], keys: Iterable[str] = ()) 
                 f"vitzoo does not compute; expected a plain Vision Transformer: use {instead} of "
                 "`vitzoo list --all` with its own weights, or transformers"
             )
+    if isinstance(config.get("vision_config"), Mapping):  # what has an image tower is none of these
+        names = []
     for what, name, key in OTHERS:
         shown = [f"its config states {one}" for one in names if re.match(name, one, re.IGNORECASE)]
         shown += [
