@@ -534,8 +534,9 @@ def page_header(*, stored, size, values=1, first=b"", wide=False):
         (page_header(stored=100, size=2, first=b"\x15\x02\x25\x04"), [(100, 1)]),
         (page_header(stored=2**40, size=2), "ends after its column"),
         (page_header(stored=100, size=2, first=b"\x1e\x02"), "type 14"),
+        (b"\x15" + b"\xff" * 10, "64 bits"),
     ],
-    ids=["plain", "of a wrong type", "twice", "too long", "of an unknown type"],
+    ids=["plain", "of a wrong type", "twice", "too long", "of an unknown type", "endless"],
 )
 def test_sizes_of_pages_are_read_as_pyarrow_reads_them(tmp_path, header, expected):
     """Field numbers may be written in two ways, and fields of a wrong type do not count."""

@@ -18,6 +18,7 @@ USUAL_PAGE_HEADER, MAX_PAGE_HEADER = 2**15, 2**24  # bytes
 PADDING = 100  # bytes by which old versions of parquet-mr state too small columns
 DICTIONARY = 2  # a type of page
 DELTA_BYTE_ARRAY = 7  # an encoding: each value may repeat the one before
+MAX_VARINT = 10  # bytes of a number
 END = 8  # bytes after the footer: its length, and PAR1
 TRUE, FALSE, BYTE, INT16, INT32, INT64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
 FIXED = {TRUE: 1, FALSE: 1, BYTE: 1, DOUBLE: 8}  # bytes of elements of a list
@@ -137,8 +138,10 @@ def _list(data: bytes, at: int) -> tuple[list[Any], int]:
     return found, at
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while data[at] > 127:
-        value, shift, at = value | (data[at] & 127) << shift, shift + 7, at + 1
-    return value | data[at] << shift, at + 1
+def _varint(data: bytes, start: int) -> tuple[int, int]:
+    value = 0
+    for at in range(start, start + MAX_VARINT):
+        value |= (data[at] & 127) << 7 * (at - start)
+        if data[at] < 128:
+            return value, at + 1
+    raise ImageError("its footer or the header of a page has a number of more than 64 bits")
