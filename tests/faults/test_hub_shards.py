@@ -86,6 +86,7 @@ def test_only_the_files_of_the_tower_are_fetched(large, hub, tower, address, cap
     assert report.sha256 == hashlib.sha256(lines.encode()).hexdigest()
     (notice,) = [text for text in caplog.messages if "2 of 4 files" in text]
     assert "MB" in notice
+    assert notice.startswith(f"hf://{REPO}@main/{INDEX}: ")
     monkeypatch.setenv("VITZOO_VERIFY", "tensors")
     caplog.clear()
     assert vitzoo.create(address).load_report.sha256 == report.sha256

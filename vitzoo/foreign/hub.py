@@ -95,7 +95,8 @@ def shards_of(index: HubFile, config: Config, zoo: Registry) -> list[HubFile]:
             f"{index.label} names {absent.name}, which commit {absent.pin.commit} of "
             f"{index.entry.repo} does not have; only its owner can correct the repository"
         )
-    announce(found, f"the network is in {len(found)} of {len({*weight_map.values()})} files")
+    count = len({*weight_map.values()})
+    announce([index, *found], f"the network is in {len(found)} of {count} files")
     return found
 
 
