@@ -48,7 +48,7 @@ def open_regular(
             raise kind(f"{path} is a symbolic link, expected a file; remove it") from error
         if error.errno == errno.EISDIR:
             raise kind(_not_regular(path, stat.S_IFDIR, follow=follow)) from error
-        raise kind(f"cannot read {path}: {error.strerror}") from error
+        raise kind(f"cannot read {path}: {system.reason(error)}") from error
     except ValueError as error:
         raise kind(f"cannot read {path}: {error}") from error  # a null byte
     mode = os.fstat(fd).st_mode
@@ -273,9 +273,8 @@ def make_folder_or_raise(path: Path) -> None:
 
 def unwritable(path: Path, error: Exception) -> StoreError:
     """Return the error for a folder of the store that cannot be written to."""
-    reason = getattr(error, "strerror", None) or error
     return StoreError(
-        f"cannot write in {path}: {reason}; make it writable, point VITZOO_HOME "
+        f"cannot write in {path}: {system.reason(error)}; make it writable, point VITZOO_HOME "
         "to another folder, or set VITZOO_HOME=:memory: to write nothing to disk"
     )
 
@@ -293,8 +292,10 @@ def check_target(path: Path, *, force: bool) -> None:
     except (FileNotFoundError, NotADirectoryError):
         there = False
     except (OSError, ValueError) as error:  # a name that is too long or has a null byte
-        reason = getattr(error, "strerror", None) or error
+        reason = system.reason(error)
         raise InvalidOption(f"cannot write {path}: {reason}; name another file") from error
+    if bad := system.not_a_name(path.name):
+        raise InvalidOption(f"cannot write {path}: {bad}; name another file")
     if path.is_dir():
         raise InvalidOption(f"{path} is a folder; name a file")
     if there and not force:
@@ -350,7 +351,7 @@ def _explained(path: Path, what: str) -> Iterator[None]:
         if isinstance(error, VitzooError):
             raise
         raise StoreError(
-            f"cannot write {path}: {error.strerror or error}; make room, or name {what} in a "
+            f"cannot write {path}: {system.reason(error)}; make room, or name {what} in a "
             "folder that can be written to"
         ) from error
 
@@ -408,9 +409,9 @@ def writing_folder(path: Path, known: Collection[str], *, force: bool) -> Iterat
             _sync_files(new)
             check_folder(path, known, force=force)
             if path.exists():
-                path.rename(old)
+                system.replace(path, old)
             try:
-                new.rename(path)
+                system.replace(new, path)
             except OSError:
                 if old.exists():
                     old.rename(path)

@@ -122,7 +122,7 @@ class Store:
             sync_folder(path.parent)
         except OSError as error:
             raise StoreError(
-                f"cannot put {path} into the store: {error.strerror}; make room, or point "
+                f"cannot put {path} into the store: {system.reason(error)}; make room, or point "
                 "VITZOO_HOME to another disk; the bytes are kept for the next try"
             ) from error
         time.sleep(GRAIN_NS / 1e9)  # a later change of the file changes its times
@@ -155,11 +155,11 @@ class Store:
         for path in (self.path(sha256), self.timm(sha256), self._stamp_path(sha256), *begun):
             try:
                 size = path.lstat().st_size
-                path.unlink()
+                system.remove(path)
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise StoreError(f"cannot remove {path}: {error.strerror}") from error
+                raise StoreError(f"cannot remove {path}: {system.reason(error)}") from error
             freed += size
         return freed
 

@@ -24,6 +24,7 @@ if sys.platform == "win32":
         protect as protect,
         pwrite as pwrite,
         reason as reason,
+        remove as remove,
         replace as replace,
         sync as sync,
         sync_path as sync_path,
@@ -32,6 +33,7 @@ if sys.platform == "win32":
 else:
     pread, preadv, pwrite = os.pread, os.preadv, os.pwrite
     replace = move_new = os.replace
+    remove = os.unlink
 
     def open_file(
         path: Path, flags: int = os.O_RDONLY, mode: int = 0o666, *, follow: bool = False

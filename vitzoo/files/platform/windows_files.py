@@ -12,6 +12,7 @@ import errno
 import msvcrt
 import os
 import re
+import stat
 import sys
 import time
 from collections.abc import Sequence
@@ -19,8 +20,11 @@ from ctypes import wintypes
 from pathlib import Path
 from typing import Any
 
+from vitzoo.files.names import WINDOWS_DEVICE
+
 assert sys.platform == "win32"  # noqa: S101  # type checkers read the rest for Windows only
 
+DWORD = ctypes.c_uint32
 GENERIC_READ, GENERIC_WRITE = 0x8000_0000, 0x4000_0000
 SHARE_ALL = 1 | 2 | 4  # reading, writing, and renaming or removing
 CREATE_NEW, OPEN_EXISTING, OPEN_ALWAYS = 1, 3, 4
@@ -34,9 +38,6 @@ TOO_LONG = {3, 206}
 MOST = 1 << 30  # bytes in one call
 EPOCH = 116_444_736_000_000_000  # 1970 in units of 100 ns since 1601
 WAITS = (0.01, 0.03, 0.1, 0.3, 0.6)  # seconds; a scanner opens each new file for a moment
-RESERVED = re.compile(
-    r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9¹²³]) *(\..*)?", re.IGNORECASE
-)
 FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f]')
 
 
@@ -44,8 +45,8 @@ class _Overlapped(ctypes.Structure):
     _fields_ = (
         ("internal", ctypes.c_size_t),
         ("internal_high", ctypes.c_size_t),
-        ("offset", wintypes.DWORD),
-        ("offset_high", wintypes.DWORD),
+        ("offset", DWORD),
+        ("offset_high", DWORD),
         ("event", wintypes.HANDLE),
     )
 
@@ -56,18 +57,18 @@ class _BasicInfo(ctypes.Structure):
         ("accessed", ctypes.c_int64),
         ("written", ctypes.c_int64),
         ("changed", ctypes.c_int64),
-        ("attributes", wintypes.DWORD),
+        ("attributes", DWORD),
     )
 
 
 class _AttributeTagInfo(ctypes.Structure):
-    _fields_ = (("attributes", wintypes.DWORD), ("tag", wintypes.DWORD))
+    _fields_ = (("attributes", DWORD), ("tag", DWORD))
 
 
 class _MemoryStatus(ctypes.Structure):
     _fields_ = (
-        ("length", wintypes.DWORD),
-        ("load", wintypes.DWORD),
+        ("length", DWORD),
+        ("load", DWORD),
         ("physical", ctypes.c_uint64),
         ("others", ctypes.c_uint64 * 6),
     )
@@ -76,17 +77,17 @@ class _MemoryStatus(ctypes.Structure):
 _kernel = ctypes.WinDLL("kernel32", use_last_error=True)
 _kernel.CreateFileW.restype = wintypes.HANDLE
 _kernel.CreateFileW.argtypes = [
-    wintypes.LPCWSTR, *(wintypes.DWORD,) * 2, ctypes.c_void_p, *(wintypes.DWORD,) * 2,
+    wintypes.LPCWSTR, *(DWORD,) * 2, ctypes.c_void_p, *(DWORD,) * 2,
     wintypes.HANDLE,
 ]  # fmt: skip
 _kernel.CloseHandle.argtypes = [wintypes.HANDLE]
 _kernel.GetFileInformationByHandleEx.argtypes = [
-    wintypes.HANDLE, ctypes.c_int, ctypes.c_void_p, wintypes.DWORD,
+    wintypes.HANDLE, ctypes.c_int, ctypes.c_void_p, DWORD,
 ]  # fmt: skip
 _kernel.GlobalMemoryStatusEx.argtypes = [ctypes.c_void_p]
 for _transfer in (_kernel.ReadFile, _kernel.WriteFile):
     _transfer.argtypes = [
-        wintypes.HANDLE, ctypes.c_void_p, wintypes.DWORD, ctypes.c_void_p, ctypes.c_void_p,
+        wintypes.HANDLE, ctypes.c_void_p, DWORD, ctypes.c_void_p, ctypes.c_void_p,
     ]  # fmt: skip
 
 
@@ -166,7 +167,7 @@ def pwrite(fd: int, data: Any, position: int) -> int:
 
 def _transferred(function: Any, fd: int, buffer: Any, size: int, position: int) -> int:
     """Read or write at a position, which becomes that of the descriptor, too."""
-    count = wintypes.DWORD()
+    count = DWORD()
     place = _Overlapped(offset=position & 0xFFFF_FFFF, offset_high=position >> 32)
     handle = msvcrt.get_osfhandle(fd)
     good = function(handle, buffer, size, ctypes.byref(count), ctypes.byref(place))
@@ -208,6 +209,15 @@ def move_new(source: Path, target: Path) -> None:
         source.unlink()
 
 
+def remove(path: Path) -> None:
+    """Remove a file. One that Linux stored on a shared disk is read-only."""
+    try:
+        path.unlink()
+    except PermissionError:
+        path.chmod(stat.S_IWRITE)
+        path.unlink()
+
+
 def sync(fd: int) -> None:
     os.fsync(fd)
 
@@ -235,11 +245,11 @@ def copy_mode(path: Path, fd: int) -> None:
 
 
 def not_a_name(name: str) -> str:
-    if RESERVED.fullmatch(name):
+    if WINDOWS_DEVICE.fullmatch(name):
         return f"Windows reserves the name {name!r} for a device"
     if found := FORBIDDEN.search(name):
         return f"on Windows no name of a file has {found[0]!r}"
-    return f"on Windows no name of a file ends so: {name!r}" if name.endswith((".", " ")) else ""
+    return f"Windows drops the last character of {name!r}" if name.endswith((".", " ")) else ""
 
 
 def reason(error: Exception) -> object:
