@@ -624,7 +624,7 @@ def test_pin_of_what_the_hub_lacks(hub, manifest, run):
     hub.files = {("acme/net", "other.bin"): OTHER}
     before = manifest.read_bytes()
     code, out, _ = run("registry", "pin", manifest)
-    assert "net:fresh\tfailed: " in out
+    assert "net:fresh\tmissing: " in out
     says(out, "hf://acme/net@main/model.safetensors", hub.host)
     assert code == 1
     assert manifest.read_bytes() == before

@@ -177,6 +177,7 @@ class NetworkError(WeightsError):
     """
 
     exit_code = 4
+    retry_after: float | None = None  # seconds until the request may succeed; None: it will not
 
 
 class Offline(NetworkError):

@@ -35,7 +35,7 @@ from vitzoo.store.obtain import obtain, stored
 from vitzoo.store.progress import Note, Show, bar
 from vitzoo.store.store import Store
 
-AT_ONCE = 4  # downloads
+AT_ONCE = 4  # downloads, or requests for pins
 Pins = Callable[[], Mapping[str, Pin]]
 """Returns the pins of the lock by address; it reads the lock at most once."""
 
@@ -111,12 +111,12 @@ def fetch_each(names: Sequence[str], weights: str | None, show: Show) -> list[Pa
             except VitzooError as error:
                 found[name] = error
 
-    _parallel(work, [*groups.values()])
+    parallel(work, [*groups.values()])
     return [found[name] for name in names]
 
 
-def _parallel(work: Callable[[Sequence[str]], None], groups: Sequence[Sequence[str]]) -> None:
-    """Call `work` for each group; an exception in this thread ends the downloads in the others."""
+def parallel(work: Callable[[Sequence[str]], None], groups: Sequence[Sequence[str]]) -> None:
+    """Call `work` for each group in threads; an exception in this thread ends their requests."""
     if len(groups) == 1:
         work(groups[0])
         return

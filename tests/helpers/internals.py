@@ -10,6 +10,7 @@ from vitzoo.apps.predict.chunk import are_alike as are_alike
 from vitzoo.apps.probe.classifiers import LinearClassifier as LinearClassifier, Score as Score
 from vitzoo.apps.site.site import Site as Site, write_site as write_site
 from vitzoo.authoring.plugin_state import place as place
+from vitzoo.authoring.registry_target import editable_manifests as editable_manifests
 from vitzoo.checkpoint.checkpoint import open_file as open_file
 from vitzoo.checkpoint.containers import (
     Reading as Reading,

@@ -66,10 +66,11 @@ def check_command(file: Path | None, as_json: bool) -> None:
 
 
 @registry_command.command("pin")
-@click.argument("file", type=PATH)
+@click.argument("file", required=False, type=PATH)
+@flag("--all", "every", help="Pin the manifests of all packages that are installed editable.")
 @flag("--dry-run", help="Print the changes, write nothing.")
 @json_option
-def pin_command(file: Path, dry_run: bool, as_json: bool) -> None:
+def pin_command(file: Path | None, every: bool, dry_run: bool, as_json: bool) -> None:
     """Request missing pins from the Hub and write them to FILE.
 
     A pin is the commit, size and sha256 of a weights file. Missing sizes of pinned entries are
@@ -77,16 +78,24 @@ def pin_command(file: Path, dry_run: bool, as_json: bool) -> None:
     the command stops with an error and writes nothing. If the request for an entry fails, the
     other entries are written, and the exit code is 1.
 
+    --all writes the manifests of vitzoo and of its plugins, in a clone that is installed editable.
+    It lists contradictions and writes the other entries. The exit code is 1 if an entry failed. An
+    entry is not a failure if its file is missing or gated, unless every entry is.
+
     \b
     Examples:
       vitzoo registry pin registry.toml --dry-run
       vitzoo registry pin registry.toml
+      vitzoo registry pin --all
     """
-    from vitzoo.authoring.registry_pin import pin
+    if every != (file is None):
+        raise click.UsageError(f"expected a FILE or --all, got {'both' if file else 'neither'}")
+    from vitzoo.authoring.registry_pin import pin, pin_all
 
-    rows = pin(file, write=not dry_run)
+    rows = pin(file, write=not dry_run) if file else pin_all(write=not dry_run)
     print_rows(rows, ("weights", "state", "sha256", "size", "revision"), as_json=as_json)
-    if any(row.state.startswith("failed") for row in rows):
+    done, kinds = {"pinned", "already"}, {row.kind for row in rows}
+    if kinds - done - ({"gated", "missing"} if every else set()) or (kinds and not kinds & done):
         raise Exit(1)
 
 

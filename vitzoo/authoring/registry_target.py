@@ -1,15 +1,18 @@
-"""Where `registry add` writes: a registry file of the user, or a plugin's manifest; torch-free."""
+"""Where `registry add` and `registry pin --all` write; torch-free."""
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from vitzoo.errors import InvalidOption
-from vitzoo.plugin.entry_points import GROUP
-from vitzoo.plugin.info import LOCAL
+from vitzoo.plugin.entry_points import GROUP, find_plugins
+from vitzoo.plugin.info import CORE, LOCAL, place as order
+from vitzoo.plugin.package_files import manifest_path
+from vitzoo.schema.terms import CORE_MANIFEST
 
 PYPROJECT = "pyproject.toml"
 EXAMPLE = 'acme = "acme_vit:registry.toml"'
@@ -61,6 +64,38 @@ def manifest_of(place: Path) -> Target:
         names = ", ".join(str(target.file) for target in found)
         raise InvalidOption(f"{file} names {len(found)} manifests, expected one; name it: {names}")
     return found[0]
+
+
+def editable_manifests() -> dict[str, Path]:
+    """Return the manifests of the core and of plugins that are installed editable, by namespace.
+
+    Raises:
+        InvalidOption: no package with a manifest is installed editable.
+    """
+    found = [one for one in find_plugins() if one.group == GROUP and one.value.endswith(".toml")]
+    ours = {one.namespace: manifest_path(one) for one in found if _editable(one.distribution)}
+    if _editable("vitzoo"):
+        ours[CORE] = CORE_MANIFEST
+    if not ours:
+        names = ", ".join(sorted({"vitzoo", *(one.distribution for one in found)}))
+        raise InvalidOption(
+            "--all writes the manifests of packages that are installed editable, but these are "
+            f"copies: {names}; in a clone, run `pip install -e . -r plugins/requirements.txt`, or "
+            "name a FILE"
+        )
+    return dict(sorted(ours.items(), key=lambda item: order(item[0])))
+
+
+def _editable(name: str) -> bool:
+    """Tell whether a distribution is a folder of source files, as pip records it (PEP 610)."""
+    from importlib import metadata
+
+    try:
+        distribution = metadata.distribution(name)
+    except metadata.PackageNotFoundError:  # a clone that is not installed
+        return True
+    stated = json.loads(distribution.read_text("direct_url.json") or "{}")
+    return bool(stated.get("dir_info", {}).get("editable"))
 
 
 def _declared(file: Path) -> Iterator[Target]:

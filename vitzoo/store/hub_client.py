@@ -18,6 +18,7 @@ from huggingface_hub import errors as hub_errors
 from huggingface_hub.utils import (  # type: ignore[attr-defined]  # public, not in its __all__
     get_session,
     hf_raise_for_status,
+    parse_ratelimit_headers,
 )
 
 from vitzoo import __version__, errors
@@ -280,9 +281,11 @@ def _by_status(
             return errors.NotFoundOnHub(f"{what}; is the endpoint a Hub?")
     if may_pass(response.status_code):
         asked = retry_after(response)
-        return errors.ServerError(
+        error = errors.ServerError(
             f"{what}; try again {f'after {asked:.0f} s, as the server asks' if asked else 'later'}"
         )
+        error.retry_after = asked or 0.0
+        return error
     return errors.ServerError(f"{what}, expected the file; {ELSEWHERE}")
 
 
@@ -293,13 +296,17 @@ def _without_body(response: httpx2.Response) -> httpx2.Response:
 
 
 def retry_after(response: httpx2.Response) -> float | None:
-    """Return the seconds that a server asks to wait; None if its header is absent or malformed."""
+    """Return the seconds that a server asks to wait; None if its header is absent or malformed.
+
+    The Hub states the seconds until its next window of requests in the header RateLimit.
+    """
     text = response.headers.get("retry-after")
-    if text is None:
-        return None
-    if (number := whole(text)) is not None:
-        return float(number)
     try:
+        if text is None:
+            limit = parse_ratelimit_headers(response.headers)
+            return None if limit is None else limit.reset_in_seconds + 1.0
+        if (number := whole(text)) is not None:
+            return float(number)
         return max(0.0, (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
     except (ValueError, TypeError, OverflowError):
         return None

@@ -183,9 +183,9 @@ class _Request:
             reason = printable(f"{type(error).__name__}: {error}", SHOWN) + proxies()
             alone = unreachable(error)
             fix = f"{CONNECTING}; {FIX}" if alone else FIX
-            raise TransferError(f"{self.where} cannot be reached: {reason}; {fix}") from (
-                None if alone else error
-            )
+            failure = TransferError(f"{self.where} cannot be reached: {reason}; {fix}")
+            failure.retry_after = None if alone else 0.0
+            raise failure from (None if alone else error)
         except OfflineModeIsEnabled as error:
             raise Offline(f"{self.where} cannot be reached: {UNSET_OFFLINE}; {FIX}") from error
 

@@ -5,8 +5,8 @@
 They are the architectures of timm among the ViTs that vitzoo has no parts for, as
 `vitzoo_timm.native.spec_of` says, and those of the families of `PAPERS`. Numbers are read from
 timm's modules on `meta`, and weights from timm's configs of pre-trained files; images per second
-and results stand in tests/facts of the repository. A test asks whether the files are up to date, so
-a new timm that changes a network or publishes a file is seen.
+and results stand in tests/facts of the repository. Pins of the manifest are kept. A test asks
+whether the files are up to date, so a new timm that changes a network or publishes a file is seen.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import fnmatch
 import re
 import runpy
+import tomllib
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -211,15 +212,14 @@ def weights(name: str, tag: str, paper: str) -> dict[str, Any]:
     owner, classes = config.hf_hub_id.partition("/")[0], config.num_classes
     same = classes == plain(name).num_classes
     network = plain(name) if same else made(name, num_classes=classes)
+    place = {"repo": config.hf_hub_id, "file": config.hf_hub_filename or "model.safetensors"}
     account = "" if owner in ("timm", "apple") else f"; on the private account {owner}"
     pretraining, data = trained(config.hf_hub_id, tag)
     prepared = {key: getattr(config, key) for key in PREPROCESSING}
     values = {
         "default": (len(tags(name)) > 1 and tag == tags(name)[0]) or None,
-        "repo": config.hf_hub_id,
-        "file": config.hf_hub_filename or "model.safetensors",
-        "pin": "first-use",
-        "predicted_size": PREDICTED(network.state_dict()),
+        **place,
+        **(pinned(name, tag, place) or first_use(network)),
         "format": "timm",
         "num_classes": None if same and classes else classes,
         "label_set": next((key for key, count in SETS.items() if count == classes), None),
@@ -230,6 +230,25 @@ def weights(name: str, tag: str, paper: str) -> dict[str, Any]:
         "preprocessing": prepared | {"crop_pct": min(config.crop_pct, 1.0)},  # without padding
     }
     return {key: value for key, value in values.items() if value is not None}
+
+
+def pinned(name: str, tag: str, place: dict[str, str]) -> dict[str, Any]:
+    """Return the pin that the manifest has for a file; nothing for trust on first use."""
+    row = present().get(name, {}).get("weights", {}).get(tag, {})
+    same = "sha256" in row and place.items() <= row.items()
+    return {key: row[key] for key in ("pin", "revision", "sha256", "size") if same}
+
+
+def first_use(network: Any) -> dict[str, Any]:
+    """Return the keys of an entry without a known sha256."""
+    return {"pin": "first-use", "predicted_size": PREDICTED(network.state_dict())}
+
+
+@cache
+def present() -> dict[str, Any]:
+    """Return the variants of the manifest as it is."""
+    found: dict[str, Any] = tomllib.loads(MANIFEST.read_text(encoding="utf-8"))["variants"]
+    return found
 
 
 def trained(repo: str, tag: str) -> tuple[str, str]:

@@ -1,0 +1,110 @@
+"""Writes what follows from the pins of the manifests, and prints the text of a pull request.
+
+    vitzoo registry pin --all --json > PINS.json
+    python tests/update_pins.py [PINS.json]
+
+The released names get the new sha256, the pages of the families the kind of each pin, and
+docs/trust.md the numbers of pins. All first-party plugins must be installed. With PINS.json, a
+description of what was pinned, and of what was not, goes to stdout in Markdown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import runpy
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import vitzoo
+from vitzoo.schema.terms import PINS
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "trust.md"
+TABLE = re.compile(r"(<!-- pins -->\n).*?(<!-- end -->)", re.DOTALL)
+BY_HAND = "python tests/update_pins.py"
+MOST = 60_000  # characters of a text; GitHub accepts 65,536
+SHOWN = 300  # characters of a cause
+INTRO = """\
+`vitzoo registry pin --all` asked the Hub for the pins of all weights files: {pinned} are new, \
+{already} were known, {rest} have none. CONTRIBUTING.md says how to review this change.
+"""
+
+
+def filled(page: str) -> str:
+    """Return docs/trust.md with the numbers of pins."""
+    variants = vitzoo.variants()
+    files = {(w.repo, w.file): (w.pin, v.namespace) for v in variants for w in v.weights}
+    every = Counter(kind for kind, _ in files.values())  # two variants can share a file
+    core = Counter(kind for kind, namespace in files.values() if namespace == "core")
+    rows = [f"| `{kind}` | {every[kind]} | {core[kind]} |" for kind in PINS]
+    lines = ["| pin | files, with all plugins | files of the core |", "|---|---|---|", *rows, ""]
+    return TABLE.sub(lambda match: match[1] + "\n".join(lines) + match[2], page)
+
+
+def released() -> dict[str, Path]:
+    """Return the files that freeze released names, by namespace."""
+    found = {}
+    manifests: dict[str, Path] = runpy.run_path(str(HERE / "update_figures.py"))["manifests"]([])
+    for namespace, manifest in manifests.items():
+        name = "released" if manifest.name == "registry.toml" else f"released_{namespace}"
+        root = HERE.parent if namespace == "core" else manifest.parents[1]
+        found[namespace] = root / "tests" / f"{name}.json"
+    return {namespace: file for namespace, file in found.items() if file.exists()}
+
+
+def update() -> int:
+    """Write all files; 1 if a released name has changed."""
+    write: Any = runpy.run_path(str(HERE / "update_released.py"))["main"]
+    failed = [namespace for namespace, file in released().items() if write(file, namespace)]
+    families: Any = runpy.run_path(str(HERE / "update_families.py"))
+    for path in (*families["pages"](), PAGE):
+        fill = filled if path == PAGE else families["filled"]
+        path.write_text(fill(path.read_text(encoding="utf-8")), encoding="utf-8")
+    return int(bool(failed))
+
+
+def described(rows: list[dict[str, Any]]) -> str:
+    """Return a text for the rows that `vitzoo registry pin --all --json` prints.
+
+    Texts of the Hub are in a block of code, so that nothing in them is a link or names a person.
+    """
+    kinds = Counter(row["state"].partition(":")[0] for row in rows)
+    rest = kinds.total() - kinds["pinned"] - kinds["already"]
+    text = INTRO.format(pinned=kinds["pinned"], already=kinds["already"], rest=rest)
+    causes = (
+        f"{row['weights']}: {' '.join(row['state'].split())[:SHOWN]}\n"
+        for row in rows
+        if row["state"] not in ("pinned", "already")
+    )
+    text += f"\nNot pinned:\n\n~~~~text\n{_fitting(causes, MOST // 3)}~~~~\n" if rest else ""
+    pinned = (
+        f"| `{row['weights']}` | {row['size']:,} | `{row['revision'][:8]}` | "
+        f"`{row['sha256'][:8]}` |\n"
+        for row in rows
+        if row["state"] == "pinned"
+    )
+    head = "\n| weights | bytes | commit | SHA-256 |\n|---|---|---|---|\n"
+    return text + (head + _fitting(pinned, MOST - len(text)) if kinds["pinned"] else "")
+
+
+def _fitting(lines: Iterable[str], most: int) -> str:
+    """Return as many lines as fit, and the number of the others."""
+    text, left = "", 0
+    for line in lines:
+        fits = not left and len(text) + len(line) <= most
+        text, left = (text + line, left) if fits else (text, left + 1)
+    return text + (f"\nand {left} more\n" if left else "")
+
+
+if __name__ == "__main__":
+    with contextlib.redirect_stdout(sys.stderr):
+        status = update()
+    if sys.argv[1:]:
+        rows = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+        sys.stdout.write(described(rows))
+    sys.exit(status)
