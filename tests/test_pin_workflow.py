@@ -159,7 +159,6 @@ def step(clone, hub, tmp_path):
     env |= hub.environment(tmp_path / "home") | {
         "PATH": os.pathsep.join((str(programs), str(Path(sys.executable).parent), env["PATH"])),
         "PYTHONPATH": path,
-        "HF_TOKEN": "",
         "RUNNER_TEMP": str(tmp_path),
         "GITHUB_STEP_SUMMARY": str(tmp_path / "summary"),
         "GITHUB_OUTPUT": str(tmp_path / "output"),
@@ -167,16 +166,18 @@ def step(clone, hub, tmp_path):
         "CALLS": str(tmp_path / "calls"),
     }
 
-    def run(name):
-        (text,) = (step["run"] for step in JOB["steps"] if step.get("name", "").startswith(name))
-        for line in (tmp_path / "output").read_text().splitlines():
-            key, _, value = line.partition("=")
-            text = text.replace(f"${{{{ steps.pin.outputs.{key} }}}}", value)
-        command = ["bash", "-eo", "pipefail", "-c", text]
+    def run(name, code=0):
+        (step,) = (step for step in JOB["steps"] if step.get("name", "").startswith(name))
+        lines = (tmp_path / "output").read_text().splitlines()
+        outputs = {f"steps.pin.outputs.{key}": text for key, text in (x.split("=") for x in lines)}
+        given = {
+            key: outputs.get(value.strip("${} "), "") for key, value in step.get("env", {}).items()
+        }
+        command = ["bash", "-eo", "pipefail", "-c", step["run"]]
         done = subprocess.run(
-            command, cwd=folder, env=env, capture_output=True, text=True, timeout=120
+            command, cwd=folder, env=env | given, capture_output=True, text=True, timeout=120
         )
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.returncode == code, done.stdout + done.stderr
         return done.stdout
 
     return run
@@ -189,6 +190,8 @@ def test_the_steps_open_a_pull_request_and_update_it(clone, step, tmp_path):
     step("Pin")
     step("Open")
     step("Fail")
+    (tmp_path / "output").write_text("status=1\n")
+    step("Fail", code=1)
     changed = git(*remote, "diff-tree", "--name-only", "-r", "pin-weights").split()
     deit = ("vitzoo_deit/registry.toml", "tests/released.json")
     expected = {"registry.toml", "tests/released.json", "docs/trust.md", "docs/families/core.md"}
