@@ -6,7 +6,7 @@ import transformers as tf
 
 import vitzoo
 from create_helpers import refused
-from encoders import WEIGHTS, Encoder, close, compare, compare_size, write
+from encoders import Encoder, close, numbers, numbers_at_another_size, write
 from helpers import says
 from vitzoo.errors import CheckpointError
 
@@ -130,16 +130,8 @@ ENCODERS = {
     ),
 }
 
-
-@pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("name", ENCODERS)
-def test_the_folder_gives_the_numbers_of_the_library(name, weights, tmp_path):
-    compare(ENCODERS[name], weights, tmp_path)
-
-
-@pytest.mark.parametrize("name", [name for name, row in ENCODERS.items() if row.other_size])
-def test_the_numbers_at_another_size(name, tmp_path):
-    compare_size(ENCODERS[name], "drawn", tmp_path)
+test_the_folder_gives_the_numbers_of_the_library = numbers(ENCODERS)
+test_the_numbers_at_another_size = numbers_at_another_size(ENCODERS)
 
 
 NAMED = {  # settings that no tensor shows

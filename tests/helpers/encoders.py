@@ -1,15 +1,17 @@
 """Small image encoders of other libraries, against what vitzoo reads from their folders.
 
-A test module has a table of `Encoder`, a row for each type, and a test that calls `compare`.
+A test module has a table of `Encoder`, a row for each type, and the tests that `numbers` and
+`numbers_at_another_size` return.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -110,6 +112,27 @@ def compare_size(encoder: Encoder, weights: str, folder: Path) -> None:
     assert size, "the library runs at one size"
     model = vitzoo.create(folder, image_size=size, **dict(encoder.arguments)).eval()
     _equal(encoder, network, model, encoder.images(size), encoder.run_other)
+
+
+def numbers(encoders: Mapping[str, Encoder]) -> Callable[..., None]:
+    """Return the test of a table that a folder gives the numbers of the library."""
+
+    @pytest.mark.parametrize("weights", WEIGHTS)
+    @pytest.mark.parametrize("name", encoders)
+    def test(name: str, weights: str, tmp_path: Path) -> None:
+        assert compare(encoders[name], weights, tmp_path).load_report.assumed == ()
+
+    return test
+
+
+def numbers_at_another_size(encoders: Mapping[str, Encoder]) -> Callable[..., None]:
+    """Return the test of a table at the other size of the images, where a row has one."""
+
+    @pytest.mark.parametrize("name", [name for name, row in encoders.items() if row.other_size])
+    def test(name: str, tmp_path: Path) -> None:
+        compare_size(encoders[name], "drawn", tmp_path)
+
+    return test
 
 
 def _equal(encoder: Encoder, network: nn.Module, model: Any, images: Tensor, run: Outputs) -> None:

@@ -8,7 +8,7 @@ import pytest
 from transformers import Aimv2Config, Aimv2Model, Aimv2VisionConfig, Aimv2VisionModel
 
 import vitzoo
-from encoders import WEIGHTS, Encoder, compare, compare_size, write
+from encoders import Encoder, numbers, numbers_at_another_size, write
 from helpers import refuses
 from vitzoo.errors import CheckpointError
 
@@ -51,15 +51,8 @@ ENCODERS = {
     ),
 }
 
-
-@pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("name", ENCODERS)
-def test_the_folder_gives_the_numbers_of_the_library(name, weights, tmp_path):
-    assert compare(ENCODERS[name], weights, tmp_path).load_report.assumed == ()
-
-
-def test_the_native_numbers_at_another_size(tmp_path):
-    compare_size(ENCODERS["native"], "drawn", tmp_path)
+test_the_folder_gives_the_numbers_of_the_library = numbers(ENCODERS)
+test_the_numbers_at_another_size = numbers_at_another_size(ENCODERS)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
 """The image encoders of transformers that this plugin reads, by their folders."""
 
-import pytest
 import transformers as tf
 
-from encoders import WEIGHTS, Encoder, compare, compare_size
+from encoders import Encoder, numbers, numbers_at_another_size
 
 SIZES = {
     "hidden_size": 32,
@@ -50,13 +49,5 @@ ENCODERS = {
     ),
 }
 
-
-@pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("name", ENCODERS)
-def test_the_folder_gives_the_numbers_of_the_library(name, weights, tmp_path):
-    compare(ENCODERS[name], weights, tmp_path)
-
-
-@pytest.mark.parametrize("name", [name for name, row in ENCODERS.items() if row.other_size])
-def test_the_numbers_at_another_size(name, tmp_path):
-    compare_size(ENCODERS[name], "drawn", tmp_path)
+test_the_folder_gives_the_numbers_of_the_library = numbers(ENCODERS)
+test_the_numbers_at_another_size = numbers_at_another_size(ENCODERS)

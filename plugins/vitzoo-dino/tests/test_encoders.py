@@ -7,7 +7,7 @@ from timm.models import save_for_hf
 
 import vitzoo
 from create_helpers import refused
-from encoders import WEIGHTS, Encoder, compare, compare_size
+from encoders import Encoder, numbers, numbers_at_another_size
 from helpers import says
 from vitzoo.errors import CheckpointError
 
@@ -88,16 +88,8 @@ ENCODERS = {
     ),
 }
 
-
-@pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("name", ENCODERS)
-def test_the_folder_gives_the_numbers_of_the_library(name, weights, tmp_path):
-    assert compare(ENCODERS[name], weights, tmp_path).load_report.assumed == ()
-
-
-@pytest.mark.parametrize("name", [name for name, row in ENCODERS.items() if row.other_size])
-def test_the_numbers_at_another_size(name, tmp_path):
-    compare_size(ENCODERS[name], "drawn", tmp_path)
+test_the_folder_gives_the_numbers_of_the_library = numbers(ENCODERS)
+test_the_numbers_at_another_size = numbers_at_another_size(ENCODERS)
 
 
 REFUSED = {

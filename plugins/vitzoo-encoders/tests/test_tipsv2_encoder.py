@@ -8,7 +8,7 @@ import torch
 from transformers import Tipsv2Config, Tipsv2Model, Tipsv2VisionConfig, Tipsv2VisionModel
 
 import vitzoo
-from encoders import WEIGHTS, Encoder, compare, compare_size, write
+from encoders import Encoder, numbers, numbers_at_another_size, write
 from helpers import refuses
 from vitzoo.errors import CheckpointError
 from vitzoo_encoders.tipsv2 import transformers_tipsv2
@@ -53,16 +53,8 @@ ENCODERS = {
     "tipsv2, SwiGLU": Encoder(whole(use_swiglu_ffn=True), run=tower, **OTHER),
 }
 
-
-@pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("name", ENCODERS)
-def test_the_folder_gives_the_numbers_of_the_library(name, weights, tmp_path):
-    compare(ENCODERS[name], weights, tmp_path)
-
-
-@pytest.mark.parametrize("name", ENCODERS)
-def test_the_numbers_at_another_size(name, tmp_path):
-    compare_size(ENCODERS[name], "drawn", tmp_path)
+test_the_folder_gives_the_numbers_of_the_library = numbers(ENCODERS)
+test_the_numbers_at_another_size = numbers_at_another_size(ENCODERS)
 
 
 def test_a_tower_is_written_for_transformers(tmp_path):

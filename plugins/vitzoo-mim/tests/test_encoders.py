@@ -4,7 +4,7 @@ import pytest
 import transformers as tf
 
 from create_helpers import refused
-from encoders import WEIGHTS, Encoder, compare, compare_size
+from encoders import Encoder, compare, numbers, numbers_at_another_size
 from helpers import says
 from vitzoo.errors import CheckpointError
 
@@ -76,11 +76,7 @@ WITHOUT_NORM = {  # a mean without pooler
     ),
 }
 
-
-@pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("name", ENCODERS)
-def test_the_folder_gives_the_numbers_of_the_library(name, weights, tmp_path):
-    compare(ENCODERS[name], weights, tmp_path)
+test_the_folder_gives_the_numbers_of_the_library = numbers(ENCODERS)
 
 
 @pytest.mark.parametrize("name", WITHOUT_NORM)
@@ -88,9 +84,7 @@ def test_an_encoder_without_final_norm(name, tmp_path):
     assert not compare(WITHOUT_NORM[name], "drawn", tmp_path).spec.final_norm
 
 
-@pytest.mark.parametrize("name", [name for name, row in ENCODERS.items() if row.other_size])
-def test_the_numbers_at_another_size(name, tmp_path):
-    compare_size(ENCODERS[name], "drawn", tmp_path)
+test_the_numbers_at_another_size = numbers_at_another_size(ENCODERS)
 
 
 REFUSED = {
