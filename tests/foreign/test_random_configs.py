@@ -48,12 +48,12 @@ def outcome(case: Case, folder: Path) -> str:
 def different(model: vitzoo.VisionTransformer, images: Tensor, outputs: Outputs) -> str:
     """Return what is not equal, empty if all is."""
     actual = model.forward_features(images), model(images)
-    for what, ours, theirs in zip(("tokens", "output"), actual, outputs, strict=True):
-        if theirs is None:
+    for what, found, expected in zip(("tokens", "output"), actual, outputs, strict=True):
+        if expected is None:
             continue
-        if ours.shape != theirs.shape:
-            return f"{what} {tuple(ours.shape)} instead of {tuple(theirs.shape)}"
-        difference = ((ours - theirs).abs().max() / theirs.abs().max()).item()
+        if found.shape != expected.shape:
+            return f"{what} {tuple(found.shape)} instead of {tuple(expected.shape)}"
+        difference = ((found - expected).abs().max() / expected.abs().max()).item()
         if not difference <= TOLERANCE:
             return f"{what} differ by {difference:.2g} of the largest element"
     return ""
