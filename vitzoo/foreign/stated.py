@@ -207,9 +207,8 @@ def _of_unknown(config: Config, kind: str | None, zoo: Registry) -> Stated | Non
 
 def _common(key: str, value: Any) -> Mapping[str, Any]:
     """Return what a key of transformers states, empty if the value is not a usual one."""
-    read: Any = WITH_BIAS.applied[key]
     try:
-        found = read(value)
+        found = WITH_BIAS.read({key: value})
     except CheckpointError:
         return {}
     return found.get("block", found)

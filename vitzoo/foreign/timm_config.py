@@ -5,19 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from vitzoo.formats.config import (
-    Changes,
-    Config,
-    ConfigTable,
-    check_config,
-    choice,
-    merged,
-    positive,
-    read_with,
-    size,
-    whole,
-)
-from vitzoo.formats.transformers import architectures
+from vitzoo import formats
+from vitzoo.formats import Config, ConfigTable
 from vitzoo.schema.spec import CHOICES, Spec
 from vitzoo.schema.terms import TIMM_POOLS
 
@@ -27,7 +16,7 @@ if TYPE_CHECKING:
 QUICK = "_quickgelu"  # in the name of an architecture
 ACTIVATIONS = {name: name for name in CHOICES["activation"] if name != "hardswish"}
 ACTIVATIONS |= {"swish": "silu", "hard_swish": "hardswish"}  # timm's names
-LAYERS = {None: Changes(), "SwiGLUPacked": {"mlp": "swiglu_packed"}}  # by timm's names
+LAYERS = {None: {}, "SwiGLUPacked": {"block": {"mlp": "swiglu_packed"}}}  # by timm's names
 SILU = ("silu", "swish")  # the activation of the gates of vitzoo, as timm calls it
 EVA = "eva"  # its `mlp_ratio` is that of the width after the gate
 OPEN_CLIP = "open_clip_config.json"
@@ -38,7 +27,10 @@ UNPOOLED = (
     "does; model(images) returns one vector of them: pass pool= for another"
 )
 TOP = ConfigTable(
-    applied=dict.fromkeys(("num_classes", "global_pool", "model_args", "init_values"), read_with),
+    applied={
+        "num_classes": formats.whole("num_classes", least=0),
+        **dict.fromkeys(("global_pool", "model_args", "init_values"), formats.read_with),
+    },
     irrelevant={
         "read as the name of the network, its labels and preprocessing": (
             *("architecture", "pretrained_cfg", "label_names", "label_descriptions"),
@@ -53,7 +45,7 @@ TOP = ConfigTable(
     },
 )
 PRETRAINED = ConfigTable(
-    applied=dict.fromkeys(("input_size", "num_classes", "init_values"), read_with),
+    applied=dict.fromkeys(("input_size", "num_classes", "init_values"), formats.read_with),
     fixed={"label_offset": (None, 0)},
     irrelevant={
         "read as the labels and preprocessing": (
@@ -74,48 +66,36 @@ PRETRAINED = ConfigTable(
 )
 
 
-def _flag(key: str, place: str, *, negated: bool = False) -> Any:
-    name, _, option = place.partition(".")
-    changes = {v: {name: {option: v != negated}} if option else {name: v} for v in (True, False)}
-    return choice(key, changes, file=ARGUMENTS_OF)
-
-
 ARGUMENTS_OF = "config.json: model_args"
-PROJ_BIAS = {v: {"block": {"proj_bias": v, "mlp_bias": v}} for v in (True, False)}
 PRE_NORM = {  # a norm follows patches without a bias
     v: {"pre_norm": v, "patch_embed": {"name": "conv", "bias": not v}} for v in (True, False)
 }
-POSITIONS: dict[str, Changes] = {"learn": {}} | {key: {"pos_embed": "none"} for key in ("", "none")}
-_layer_scale = positive("init_values", "layer_scale", file=ARGUMENTS_OF)
+POSITIONS: dict[str, dict[str, Any]] = {"learn": {}} | {
+    key: {"pos_embed": "none"} for key in ("", "none")
+}
 ARGUMENTS = ConfigTable(
     applied={
-        "num_classes": whole("num_classes", "num_classes", least=0, file=ARGUMENTS_OF),
-        "in_chans": whole("in_chans", "in_chans", file=ARGUMENTS_OF),
-        "img_size": size("img_size", "image_size", file=ARGUMENTS_OF),
-        "patch_size": size("patch_size", "patch_size", file=ARGUMENTS_OF),
-        **{n: whole(n, n, file=ARGUMENTS_OF) for n in ("embed_dim", "depth", "num_heads")},
-        "reg_tokens": whole("reg_tokens", "num_registers", least=0, file=ARGUMENTS_OF),
-        "class_token": _flag("class_token", "class_token"),
-        "no_embed_class": _flag("no_embed_class", "pos_embed.prefix", negated=True),
-        "pre_norm": choice("pre_norm", PRE_NORM, file=ARGUMENTS_OF),
-        "final_norm": _flag("final_norm", "final_norm"),
-        "qkv_bias": _flag("qkv_bias", "block.qkv_bias"),
-        "proj_bias": choice("proj_bias", PROJ_BIAS, file=ARGUMENTS_OF),
-        "qk_norm": _flag("qk_norm", "block.qk_norm"),
-        "scale_attn_norm": _flag("scale_attn_norm", "block.attn_norm"),
-        "scale_mlp_norm": _flag("scale_mlp_norm", "block.mlp_norm"),
-        "init_values": lambda value: _layer_scale(value) if value else {},
-        "pos_embed": choice("pos_embed", POSITIONS, file=ARGUMENTS_OF),
-        "act_layer": choice(
-            "act_layer",
-            {
-                None: {},
-                **{name: {"block": {"activation": own}} for name, own in ACTIVATIONS.items()},
-            },
-            file=ARGUMENTS_OF,
+        "num_classes": formats.whole("num_classes", least=0),
+        **{name: formats.whole(name) for name in ("in_chans", "embed_dim", "depth", "num_heads")},
+        "img_size": formats.size("image_size"),
+        "patch_size": formats.size("patch_size"),
+        "reg_tokens": formats.whole("num_registers", least=0),
+        "class_token": formats.flag("class_token"),
+        "no_embed_class": formats.choice({True: False, False: True}, "pos_embed.prefix"),
+        "pre_norm": formats.choice(PRE_NORM),
+        "final_norm": formats.flag("final_norm"),
+        "qkv_bias": formats.flag("block.qkv_bias"),
+        "proj_bias": formats.flag("block.proj_bias", "block.mlp_bias"),
+        "qk_norm": formats.flag("block.qk_norm"),
+        "scale_attn_norm": formats.flag("block.attn_norm"),
+        "scale_mlp_norm": formats.flag("block.mlp_norm"),
+        "init_values": lambda value: formats.positive("layer_scale")(value) if value else {},
+        "pos_embed": formats.choice(POSITIONS),
+        "act_layer": formats.choice(
+            {None: {}} | {name: {"block": {"activation": a}} for name, a in ACTIVATIONS.items()}
         ),
-        **dict.fromkeys(("mlp_ratio", "mlp_layer"), read_with),
-        **dict.fromkeys(("global_pool", "fc_norm"), read_with),
+        "mlp_layer": formats.choice(LAYERS),
+        **dict.fromkeys(("mlp_ratio", "global_pool", "fc_norm"), formats.read_with),
     },
     fixed={
         "pool_include_prefix": (False,),
@@ -149,7 +129,7 @@ def _of_wrapper(config: Config) -> Config:
     if "model_type" not in config:
         return config
     found = {"architecture": config["architecture"], "model_args": config.get("model_args") or {}}
-    if "TimmWrapperModel" in architectures(config):
+    if "TimmWrapperModel" in formats.architectures(config):
         return found | {"num_classes": 0}
     return found | {key: config[key] for key in ("num_classes",) if key in config}
 
@@ -172,7 +152,7 @@ def of_open_clip(config: Config) -> Config | None:
         return None
     pool, projection = tower.get("timm_pool", "avg"), tower.get("timm_proj", "linear")
     good = projection in (None, "", "none", *PROJECTIONS)
-    check_config(good, "timm_proj", "'linear', 'mlp', 'none' or ''", projection, OPEN_CLIP)
+    formats.check_config(good, "timm_proj", "'linear', 'mlp', 'none' or ''", projection, OPEN_CLIP)
     count = 0 if projection == "none" else model.get("embed_dim", 0)
     found: dict[str, Any] = {"architecture": name, "num_classes": count}
     if projection not in PROJECTIONS:
@@ -206,27 +186,29 @@ def changes_of(config: Config, spec: Spec) -> dict[str, Any]:
     config = _of_wrapper(config)
     inner = config.get("pretrained_cfg", {})
     arguments = config.get("model_args", {})
-    check_config(isinstance(inner, Mapping), "pretrained_cfg", "a table", inner)
-    check_config(isinstance(arguments, Mapping), "model_args", "a table", arguments)
+    formats.check_config(isinstance(inner, Mapping), "pretrained_cfg", "a table", inner)
+    formats.check_config(isinstance(arguments, Mapping), "model_args", "a table", arguments)
     PRETRAINED.read(inner)
     unknown = ARGUMENTS.unknown(arguments)
     expected = (
         "an argument that vitzoo knows; convert the timm model instead: "
         "vitzoo_timm.native.carry_over(timm.create_model('local-dir:FOLDER'))"
     )
-    check_config(not unknown, f"model_args: {', '.join(unknown)[:200]}", expected, unknown)
+    formats.check_config(not unknown, f"model_args: {', '.join(unknown)[:200]}", expected, unknown)
     quick = {"block": {"activation": "quick_gelu"}} if QUICK in config["architecture"] else {}
-    found = merged(_input(inner, spec), quick, ARGUMENTS.read(arguments), _mlp(arguments, spec))
+    found = formats.merged(_input(inner, spec), quick, ARGUMENTS.read(arguments))
+    kind = found.get("block", {}).get("mlp", spec.block.mlp)
+    if kind != "mlp":
+        found = formats.merged(found, _gate(arguments, spec))
     count = config.get("num_classes", inner.get("num_classes"))
     if count is not None:
-        found = whole("num_classes", "num_classes", least=0)(count) | found
+        found = TOP.read({"num_classes": count}) | found
     width = found.get("embed_dim", spec.embed_dim)
     if "mlp_ratio" in arguments:
         ratio = arguments["mlp_ratio"]
         good = type(ratio) in (int, float) and 0 < ratio < 1000
-        check_config(good, "mlp_ratio", "a positive number", ratio, ARGUMENTS_OF)
-        packed = found.get("block", {}).get("mlp", spec.block.mlp) == "swiglu_packed"
-        halved = packed and not config["architecture"].startswith(EVA)
+        formats.check_config(good, "mlp_ratio", "a positive number", ratio, ARGUMENTS_OF)
+        halved = kind == "swiglu_packed" and not config["architecture"].startswith(EVA)
         found["mlp_dim"] = int(width * ratio) // (2 if halved else 1)
     elif width != spec.embed_dim and spec.embed_dim:
         found["mlp_dim"] = int(width * spec.mlp_dim / spec.embed_dim)
@@ -250,7 +232,7 @@ def shown(config: Config, spec: Spec, tensors: Mapping[str, Tensor]) -> dict[str
         inner = config.get("pretrained_cfg")
         levels = (config, inner if isinstance(inner, Mapping) else {})
         stated = next((level["init_values"] for level in levels if level.get("init_values")), 1e-5)
-        found = _layer_scale(stated)
+        found = ARGUMENTS.read({"init_values": stated})
     if "blocks.0.attn.q_norm.weight" in shape:
         found["block"]["qk_norm"] = True
     if spec.class_token and "pos_embed" in shape and "cls_token" not in shape:
@@ -288,23 +270,20 @@ def _input(inner: Config, spec: Spec) -> dict[str, Any]:
     shape = inner["input_size"]
     good = isinstance(shape, list | tuple) and len(shape) == 3
     good = good and all(type(side) is int and side > 0 for side in shape)
-    check_config(good, "input_size", "[channels, height, width]", shape, PRETRAINED.file)
+    formats.check_config(good, "input_size", "[channels, height, width]", shape, PRETRAINED.file)
     (h, w), (rows, columns) = shape[1:], spec.patch_size
     whole_patches = not (h % rows or w % columns)
     sides = {"image_size": h if h == w else [h, w]} if whole_patches else {}
     return {"in_chans": shape[0], **sides}
 
 
-def _mlp(arguments: Config, spec: Spec) -> dict[str, Any]:
-    """Return the MLP; the gates of the model have the activation SiLU whatever the block states."""
-    layer, act = arguments.get("mlp_layer"), arguments.get("act_layer")
-    found = choice("mlp_layer", LAYERS, file=ARGUMENTS_OF)(layer)
-    if found.get("mlp", spec.block.mlp) != "mlp":
-        own = act is None and spec.block.mlp != "mlp"  # of the architecture
-        expected = "'silu', the activation of the gate in vitzoo"
-        check_config(own or act in SILU, "act_layer", expected, act, ARGUMENTS_OF)
-        found |= {} if act is None else {"activation": spec.block.activation}
-    return {"block": found} if found else {}
+def _gate(arguments: Config, spec: Spec) -> dict[str, Any]:
+    """Return the activation of the blocks; the gates of the model have SiLU whatever it is."""
+    act = arguments.get("act_layer")
+    own = act is None and spec.block.mlp != "mlp"  # of the architecture
+    expected = "'silu', the activation of the gate in vitzoo"
+    formats.check_config(own or act in SILU, "act_layer", expected, act, ARGUMENTS_OF)
+    return {} if act is None else {"block": {"activation": spec.block.activation}}
 
 
 def _pool(config: Config, arguments: Config, spec: Spec, *, class_token: Any) -> dict[str, Any]:
@@ -312,26 +291,28 @@ def _pool(config: Config, arguments: Config, spec: Spec, *, class_token: Any) ->
     stated = config.get("global_pool")
     given = arguments.get("global_pool", stated)
     one = given == "" or stated in (None, given)
-    check_config(one, "global_pool", f"{given!r}, as in model_args", stated)
+    formats.check_config(one, "global_pool", f"{given!r}, as in model_args", stated)
     stated = given
     after = arguments.get("fc_norm")
-    check_config(after in (None, True, False), "fc_norm", "true or false", after, ARGUMENTS_OF)
+    formats.check_config(
+        after in (None, True, False), "fc_norm", "true or false", after, ARGUMENTS_OF
+    )
     if stated is None and after is None:
         return {}
     names = {ours: timm for timm, ours in TIMM_POOLS.items()} | {"prefix": "token"}
     own = names.get(spec.pool.name.rpartition("/")[2])
     kind = own if stated is None else stated
     good = isinstance(kind, str) and kind in ("", *TIMM_POOLS)
-    check_config(good, "global_pool", f"one of {', '.join(TIMM_POOLS)}", stated)
+    formats.check_config(good, "global_pool", f"one of {', '.join(TIMM_POOLS)}", stated)
     good = kind == "avg" or not after
-    check_config(good, "fc_norm", "false for this global_pool", after, ARGUMENTS_OF)
+    formats.check_config(good, "fc_norm", "false for this global_pool", after, ARGUMENTS_OF)
     if kind == "":
         return {"pool": "class" if class_token else "mean"}
     if kind == own and after is None:
         return {}
     if kind == "avg" and config.get(RESET):  # the norm stays where the architecture has it
         return {"pool": "mean"}
-    check_config(not config.get(RESET), "timm_pool", f"{own!r} or 'avg'", kind, OPEN_CLIP)
+    formats.check_config(not config.get(RESET), "timm_pool", f"{own!r} or 'avg'", kind, OPEN_CLIP)
     if kind == "avg":
         return {"pool": "mean" if after is False else {"name": "mean", "norm_first": False}}
     return {"pool": TIMM_POOLS[str(kind)]}

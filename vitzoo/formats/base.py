@@ -14,7 +14,13 @@ from vitzoo.errors import CheckpointError
 from vitzoo.files.names import SAFETENSORS
 from vitzoo.formats import unsupported
 from vitzoo.formats.config import Config, ConfigTable, merged
-from vitzoo.formats.keymap import KeyMap, Tensors, unique
+from vitzoo.formats.keymap import (
+    KeyMap,
+    Tensors,
+    fold_class_position,
+    unfold_class_position,
+    unique,
+)
 from vitzoo.schema.spec import Spec
 
 Keys = Collection[str]
@@ -48,6 +54,9 @@ class Format:
         defaults_with: further overrides of such a file, by a key that it must have.
         network: table of the values that the library's network computes, see
             `vitzoo.formats.unsupported`; None if it computes every spec.
+        mask_token: key and number of axes of a mask token, which is written as zeros.
+        class_position: whether a file with registers has a row of positions for the class token;
+            the model adds it to that token, and a row of zeros is written.
         authors: whether the format is that of the authors of the networks in its namespace.
         asks: block options that no file shows and that have no usual value, with the library's
             defaults, for an error: the call or the spec must state them.
@@ -70,6 +79,8 @@ class Format:
     defaults: Config = field(default_factory=dict)
     defaults_with: Mapping[str, Config] = field(default_factory=dict)
     network: unsupported.Network | None = None
+    mask_token: tuple[str, int] | None = None
+    class_position: bool = False
     authors: bool = False
     asks: Mapping[str, str] = field(default_factory=dict)
     suffix: str = SAFETENSORS
@@ -108,7 +119,8 @@ class Format:
             CheckpointError: the values of a tensor, or two tensors, contradict the format.
         """
         own = self.own(tensors)
-        return self.keymap_for(own).to_model(own, self.read_axes)
+        found = self.keymap_for(own).to_model(own, self.read_axes)
+        return fold_class_position(found) if self.class_position else found
 
     def own(self, tensors: Tensors) -> dict[str, Tensor]:
         """Return the tensors of the network in a file by their keys without prefix."""
@@ -127,7 +139,14 @@ class Format:
                 "which the tensors do not show; name the variant (--variant), or give num_heads "
                 "(--heads)"
             )
-        return self.keymap_for(tensors).from_model(tensors, self.name, self.write_axes)
+        if self.class_position:
+            tensors = unfold_class_position(tensors)
+        written = self.keymap_for(tensors).from_model(tensors, self.name, self.write_axes)
+        token = tensors.get("cls_token")
+        if self.mask_token and token is not None:
+            key, axes = self.mask_token
+            written[key] = token.new_zeros(token.shape[-axes:])
+        return written
 
     def keymap_for(self, tensors: Tensors) -> KeyMap:
         """Return the key map for the tensors of a file or of a model."""

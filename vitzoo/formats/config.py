@@ -14,12 +14,28 @@ Read = Callable[[Any], Changes]
 MAX_COUNT = 2**24
 
 
+class Unexpected(ValueError):
+    """A key of a config cannot have a value; the text is what was expected."""
+
+
+def expect(good: bool, expected: str) -> None:
+    """Raise Unexpected, unless a value is good; `ConfigTable` adds the key and the value."""
+    if not good:
+        raise Unexpected(expected)
+
+
 def check_config(
     good: bool, key: str, expected: str, value: object, file: str = "config.json"
 ) -> None:
     """Raise CheckpointError with the value that a config states for a key, unless it is good."""
     if not good:
         raise CheckpointError(f"{file}: {key} must be {expected}, got {ascii(value)[:100]}")
+
+
+def count_of(key: str, value: object, file: str = "config.json") -> int:
+    """Return the count that a config states for a key; raise CheckpointError if it is none."""
+    check_config(type(value) is int and value > 0, key, "a whole number from 1", value, file)
+    return int(value)  # type: ignore[call-overload]  # checked
 
 
 def merged(*changes: Mapping[str, Any]) -> Changes:
@@ -39,7 +55,8 @@ class ConfigTable:
 
     Args:
         applied: keys that describe the network. The value is a field of the spec, such as
-            `embed_dim` or `block.qkv_bias`, or a function that returns changes of a spec.
+            `embed_dim` or `block.qkv_bias`, or a function that returns changes of a spec, and that
+            calls `expect` for values that it does not read.
         fixed: keys for which the model has one behaviour: the values that mean it. Other values
             are refused.
         irrelevant: keys without effect on the outputs of the network, by the reason.
@@ -48,7 +65,7 @@ class ConfigTable:
         file: name of the config, for errors.
     """
 
-    applied: Mapping[str, str | Read]
+    applied: Mapping[str, str | Read] = field(default_factory=dict)
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     irrelevant: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     defaults: Config = field(default_factory=dict)
@@ -70,7 +87,10 @@ class ConfigTable:
         for key, read in self.applied.items():
             if key in config:
                 value = config[key]
-                found = merged(found, read(value) if callable(read) else _placed(read, value))
+                try:
+                    found = merged(found, read(value) if callable(read) else _placed(read, value))
+                except Unexpected as error:
+                    check_config(False, key, str(error), value, self.file)
         return found
 
     def unknown(self, config: Config) -> list[str]:
@@ -78,10 +98,26 @@ class ConfigTable:
         known = {*self.applied, *self.fixed}.union(*self.irrelevant.values())
         return sorted(str(key) for key in config if key not in known)
 
-    def but(self, **changes: Any) -> ConfigTable:
-        """Return the table with additions to its lists."""
+    def but(
+        self, keys: Mapping[str, tuple[str | Read, Any]] | None = None, **changes: Any
+    ) -> ConfigTable:
+        """Return the table with additions to its lists.
+
+        Args:
+            keys: applied keys, each with the library's value if a config leaves it out.
+            changes: additions by the names of the lists.
+        """
+        pairs = (keys or {}).items()
+        changes["applied"] = {k: read for k, (read, _) in pairs} | changes.get("applied", {})
+        changes["defaults"] = {k: usual for k, (_, usual) in pairs} | changes.get("defaults", {})
         lists: dict[str, Any] = {n: {**getattr(self, n), **new} for n, new in changes.items()}
         return replace(self, **lists)
+
+    def without(self, *keys: str) -> ConfigTable:
+        """Return the table without some of the applied keys."""
+        lists = (self.applied, self.defaults)
+        applied, defaults = ({k: v for k, v in one.items() if k not in keys} for one in lists)
+        return replace(self, applied=applied, defaults=defaults)
 
 
 def _placed(place: str, value: Any) -> Changes:
@@ -89,47 +125,55 @@ def _placed(place: str, value: Any) -> Changes:
     return {name: {option: value}} if option else {name: value}
 
 
-def whole(key: str, place: str, *, least: int = 1, file: str = "config.json") -> Read:
+def whole(place: str, *, least: int = 1) -> Read:
     """Return a function that reads a whole number into a field of a spec."""
 
     def read(value: Any) -> Changes:
-        good = type(value) is int and least <= value <= MAX_COUNT
-        check_config(good, key, f"a whole number from {least}", value, file)
+        expect(type(value) is int and least <= value <= MAX_COUNT, f"a whole number from {least}")
         return {place: value}
 
     return read
 
 
-def number(key: str, place: str, *, file: str = "config.json") -> Read:
+def number(place: str) -> Read:
     """Return a function that reads a number between 0 and 1 into an option of the blocks."""
 
-    return _real(key, place, 1, "between 0 and 1", file)
+    return _real(place, 1, "between 0 and 1")
 
 
-def choice(key: str, choices: Mapping[Any, Changes], *, file: str = "config.json") -> Read:
-    """Return a function that reads one of several values, each with its changes of a spec."""
-
-    def read(value: Any) -> Changes:
-        good = isinstance(value, str | bool | None) and value in choices
-        check_config(good, key, f"one of {', '.join(map(str, choices))}", value, file)
-        return dict(choices[value])
-
-    return read
-
-
-def positive(key: str, place: str, *, file: str = "config.json") -> Read:
+def positive(place: str) -> Read:
     """Return a function that reads a positive number into an option of the blocks."""
 
-    return _real(key, place, float("inf"), "a positive number", file)
+    return _real(place, float("inf"), "a positive number")
 
 
-def _real(key: str, place: str, below: float, expected: str, file: str) -> Read:
+def _real(place: str, below: float, expected: str) -> Read:
     def read(value: Any) -> Changes:
-        good = type(value) in (int, float) and 0 < value < below
-        check_config(good, key, expected, value, file)
+        expect(type(value) in (int, float) and 0 < value < below, expected)
         return {"block": {place: float(value)}}
 
     return read
+
+
+def choice(choices: Mapping[Any, Any], place: str = "") -> Read:
+    """Return a function that reads one of several values.
+
+    Args:
+        choices: each value with that of `place`, or with its changes of a spec.
+        place: field of a spec, such as `block.activation`.
+    """
+
+    def read(value: Any) -> Changes:
+        good = isinstance(value, str | bool | None) and value in choices
+        expect(good, f"one of {', '.join(map(str, choices))}")
+        return _placed(place, choices[value]) if place else dict(choices[value])
+
+    return read
+
+
+def flag(*places: str) -> Read:
+    """Return a function that reads true or false into fields of a spec, such as `block.qk_norm`."""
+    return choice({v: merged(*(_placed(place, v) for place in places)) for v in (True, False)})
 
 
 def read_with(_: Any) -> Changes:
@@ -137,14 +181,20 @@ def read_with(_: Any) -> Changes:
     return {}
 
 
-def size(key: str, place: str, *, file: str = "config.json") -> Read:
-    """Return a function that reads one number or (height, width) in px."""
+def size(place: str, *, square: str = "") -> Read:
+    """Return a function that reads one number or (height, width) in px.
+
+    Args:
+        place: field of a spec.
+        square: what is expected, for the error, if only squares are good.
+    """
 
     def read(value: Any) -> Changes:
         sides = [value, value] if type(value) is int else value
         good = isinstance(sides, list | tuple) and len(sides) == 2
         good = good and all(type(side) is int and 0 < side <= MAX_COUNT for side in sides)
-        check_config(good, key, "a number of px, or [height, width]", value, file)
+        expect(good, "a number of px, or [height, width]")
+        expect(not square or sides[0] == sides[1], square)
         return {place: sides[0] if sides[0] == sides[1] else list(sides)}
 
     return read

@@ -145,6 +145,11 @@ def unique(pairs: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
     return tensors
 
 
+def same(*keys: str) -> dict[str, str]:
+    """Return rows for keys that checkpoint and model share."""
+    return dict(zip(keys, keys, strict=True))
+
+
 def fold_class_position(tensors: Tensors) -> dict[str, Tensor]:
     """Return tensors of a model with registers, whose table has a row for the class token alone.
 

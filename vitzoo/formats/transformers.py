@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from vitzoo.formats.base import Format
@@ -14,8 +13,13 @@ from vitzoo.formats.config import (
     ConfigTable,
     check_config,
     choice,
+    count_of,
+    expect,
+    flag,
     merged,
     number,
+    positive,
+    read_with,
     size,
     whole,
 )
@@ -80,37 +84,36 @@ IRRELEVANT = {
         *("tie_encoder_decoder", "tie_word_embeddings", "top_k", "top_p", "typical_p"),
     ),
 }
-SIZES = {  # what all of transformers' ViTs call their sizes
-    "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "num_channels": 3,
-    "image_size": 224,
-    "patch_size": 16,
-}
 COMMON = ConfigTable(
-    applied={
-        "hidden_size": whole("hidden_size", "embed_dim"),
-        "num_hidden_layers": whole("num_hidden_layers", "depth"),
-        "num_attention_heads": whole("num_attention_heads", "num_heads"),
-        "num_channels": whole("num_channels", "in_chans"),
-        "image_size": size("image_size", "image_size"),
-        "patch_size": size("patch_size", "patch_size"),
-        "hidden_act": choice(
-            "hidden_act", {k: {"block": {"activation": v}} for k, v in ACTIVATIONS.items()}
-        ),
-        "layer_norm_eps": number("layer_norm_eps", "norm_eps"),
-    },
-    fixed={"pruned_heads": ({}, None), "quantization_config": (None,)},
-    irrelevant=IRRELEVANT,
-    defaults={**SIZES, "hidden_act": "gelu", "layer_norm_eps": 1e-12},
+    fixed={"pruned_heads": ({}, None), "quantization_config": (None,)}, irrelevant=IRRELEVANT
+).but(
+    {  # what all of transformers' ViTs call their sizes
+        "hidden_size": (whole("embed_dim"), 768),
+        "num_hidden_layers": (whole("depth"), 12),
+        "num_attention_heads": (whole("num_heads"), 12),
+        "num_channels": (whole("in_chans"), 3),
+        "image_size": (size("image_size"), 224),
+        "patch_size": (size("patch_size"), 16),
+        "hidden_act": (choice(ACTIVATIONS, "block.activation"), "gelu"),
+        "layer_norm_eps": (number("norm_eps"), 1e-12),
+    }
 )
-WITH_MLP = COMMON.but(
-    applied={"intermediate_size": whole("intermediate_size", "mlp_dim")},
-    defaults={"intermediate_size": 3072},
+BIAS = {"qkv_bias": (flag("block.qkv_bias"), True)}
+WITH_MLP = COMMON.but({"intermediate_size": (whole("mlp_dim"), 3072)})
+WITH_BIAS = WITH_MLP.but(BIAS)
+WITH_RATIO = COMMON.but({**BIAS, "mlp_ratio": (read_with, 4)})
+WITH_GATE = WITH_RATIO.but(
+    {"layerscale_value": (positive("layer_scale"), 1.0), "use_swiglu_ffn": (read_with, False)},
+    defaults={"layer_norm_eps": 1e-6},
 )
-QKV_BIAS = choice("qkv_bias", {v: {"block": {"qkv_bias": v}} for v in (True, False)})
-WITH_BIAS = WITH_MLP.but(applied={"qkv_bias": QKV_BIAS}, defaults={"qkv_bias": True})
+
+
+def sizes(embed_dim: int, depth: int, num_heads: int, mlp_dim: int = 0) -> dict[str, int]:
+    """Return the sizes of a network by the names that transformers gives them."""
+    found = {"hidden_size": embed_dim, "num_hidden_layers": depth, "num_attention_heads": num_heads}
+    return found | ({"intermediate_size": mlp_dim} if mlp_dim else {})
+
+
 DECODER = (
     *("mask_ratio", "norm_pix_loss", "decoder_num_attention_heads", "decoder_hidden_size"),
     *("decoder_num_hidden_layers", "decoder_intermediate_size"),
@@ -119,23 +122,19 @@ VIT = WITH_BIAS.but(fixed={"pooler_act": ("tanh",)})
 FLAVA = WITH_BIAS.but(irrelevant={"is of masked image modelling": ("mask_token",)})
 
 
-def _square(value: Any) -> Changes:
-    """Read the image size of a DPT, which reshapes its positions to a square."""
-    found = size("image_size", "image_size")(value)
-    check_config(isinstance(found["image_size"], int), "image_size", "square", value)
-    return found
-
-
-def _own_backbone(key: str, value: Any) -> Changes:
+def _own_backbone(value: Any) -> Changes:
     """Refuse a DPT on another network; its own ViT interpolates positions bilinearly."""
     expected = "false or null (of a DPT, vitzoo reads its own ViT; use transformers for another)"
-    check_config(value in (None, False), key, expected, value)
+    expect(value in (None, False), expected)
     return {"pos_embed": {"resample": "bilinear"}}
 
 
 DPT = VIT.but(
-    applied={"image_size": _square}
-    | {key: partial(_own_backbone, key) for key in ("is_hybrid", "backbone", "backbone_config")},
+    {
+        "image_size": (size("image_size", square="square"), 384),  # as its positions are
+        "is_hybrid": (_own_backbone, False),
+    },
+    applied=dict.fromkeys(("backbone", "backbone_config"), _own_backbone),
     irrelevant={
         "is of neck and head": (
             *("backbone_out_indices", "readout_type", "reassemble_factors", "neck_hidden_sizes"),
@@ -146,7 +145,6 @@ DPT = VIT.but(
             *("use_pretrained_backbone", "use_timm_backbone", "backbone_kwargs"),
         )
     },
-    defaults={"image_size": 384, "is_hybrid": False},
 )
 TYPES = {  # by `model_type`
     "vit": VIT,
@@ -170,17 +168,37 @@ CLASSIFIER = "ForImageClassification"  # in the name of a class
 
 @dataclass(frozen=True, eq=False)
 class TransformersFormat(Format):
-    """A format of transformers, in names that `save_pretrained` of releases 4 and 5 writes."""
+    """A format of transformers, in names that `save_pretrained` of releases 4 and 5 writes.
+
+    Args:
+        towers: keys of the config of a larger model; the first in it has the table of the network.
+        larger: model types of larger models, in whose config the table may lack.
+        shared: keys of the config of a larger model that concern the network.
+        gated: kind of the MLP of a config in which `use_swiglu_ffn` is true.
+    """
 
     configs: Mapping[str, ConfigTable] = field(default_factory=lambda: {"vit": VIT})
+    towers: Sequence[str] = ()
+    larger: Collection[str] = ()
+    shared: Sequence[str] = ()
+    gated: str = "swiglu_packed"
 
     def own_config(self, config: Config) -> Config:
-        """Return the part of a config that describes the image network; FLAVA's is nested."""
-        if config.get("model_type") == "flava":
-            towers = (config.get(key) for key in ("image_config_dict", "image_config"))
-            tower = next((one for one in towers if isinstance(one, Mapping)), {})
-            config = {**tower, "model_type": "flava"}
+        """Return the config of the network, alone or in that of a larger model."""
+        key = next((key for key in self.towers if config.get(key) is not None), "")
+        if key or config.get("model_type") in self.larger:
+            tower, shared = config.get(key, {}), ("model_type", *self.shared)
+            check_config(isinstance(tower, Mapping), key, "a table", tower)
+            tower = {k: value for k, value in tower.items() if k not in shared}
+            config = tower | {k: config[k] for k in shared if k in config}
         return super().own_config(config)
+
+    def stated(self, config: Config) -> dict[str, Any]:
+        """Return what a config states; width and kind of the MLP may depend on `mlp_ratio`."""
+        found, table = super().stated(config), self.config_table(config)
+        if table is None or "mlp_ratio" not in table.applied:
+            return found
+        return merged(found, _mlp(self.own_config(config), found.get("embed_dim", 0), self.gated))
 
     def num_heads(self, config: Config, tensors: Tensors) -> int | None:
         heads = self.own_config(config).get("num_attention_heads")
@@ -199,25 +217,16 @@ class TransformersFormat(Format):
         return {"num_classes": 0} | ({"head": "tanh"} if pooled else {})
 
 
-def with_mlp(found: Mapping[str, Any], config: Config, gated: str) -> dict[str, Any]:
-    """Return changes with the MLP that `mlp_ratio` and `use_swiglu_ffn` state.
-
-    Args:
-        found: changes of a spec.
-        config: of transformers.
-        gated: kind of the MLP if `use_swiglu_ffn` is true.
-
-    Raises:
-        CheckpointError: a key has no such value.
-    """
+def _mlp(config: Config, embed_dim: int, gated: str) -> Changes:
+    """Return the MLP that `mlp_ratio` and `use_swiglu_ffn` state."""
     ratio, packed = config.get("mlp_ratio", 4), config.get("use_swiglu_ffn", False)
     good = type(ratio) in (int, float) and 0 < ratio < 100
     check_config(good, "mlp_ratio", "a positive number", ratio)
     check_config(type(packed) is bool, "use_swiglu_ffn", "true or false", packed)
-    width = int(found.get("embed_dim", 0) * ratio)
+    width = int(embed_dim * ratio)
     width = (int(width * 2 / 3) + 7) // 8 * 8 if packed else width
-    block = {"mlp": gated if packed else "mlp"} if "use_swiglu_ffn" in config else {}
-    return merged(found, {"mlp_dim": width} if width else {}, {"block": block} if block else {})
+    block = {"block": {"mlp": gated if packed else "mlp"}} if "use_swiglu_ffn" in config else {}
+    return ({"mlp_dim": width} if width else {}) | block
 
 
 def architectures(config: Config) -> list[str]:
@@ -234,9 +243,7 @@ def is_classifier(config: Config) -> bool:
 def classes_of(config: Config) -> int:
     """Return the number of classes of a config; transformers has two unless it states another."""
     table, count = config.get("id2label"), config.get("num_labels", 2)
-    found = len(table) if isinstance(table, Mapping) else count
-    check_config(type(found) is int and found > 0, "num_labels", "a whole number from 1", found)
-    return int(found)
+    return count_of("num_labels", len(table) if isinstance(table, Mapping) else count)
 
 
 transformers_vit = TransformersFormat(
@@ -276,4 +283,6 @@ transformers_vit = TransformersFormat(
     },
     network={"block.qkv_bias": (True, False)},
     configs=TYPES,
+    towers=("image_config_dict", "image_config"),
+    larger=("flava",),
 )

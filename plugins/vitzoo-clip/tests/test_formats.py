@@ -270,11 +270,6 @@ def test_what_nothing_states_is_the_layouts_default_and_is_named(case, tmp_path)
             ("quick_gelu", 1e-5),
             ["activation = quick_gelu", "norm_eps = 1e-05"],
         ),
-        (
-            {"vision_config": 7},
-            ("quick_gelu", 1e-5),
-            ["activation = quick_gelu", "norm_eps = 1e-05"],
-        ),
     ],
 )
 def test_config_of_transformers(tmp_path, config, expected, assumed):
@@ -358,6 +353,13 @@ def test_averaged_patches_of_open_clip(tmp_path):
             {"quick_gelu": 1, "vision_cfg": SIZED},
             "quick_gelu.*true.*false.*1",
         ),
+        (
+            open_clip,
+            CLIP,
+            {"vision_cfg": SIZED | {"no_ln_pre": "x"}},
+            r"open_clip_config\.json: no_ln_pre.*True, False.*'x'",
+        ),
+        (transformers_clip, CLIP, {"vision_config": 7}, "vision_config must be a table, got 7"),
     ],
 )
 def test_configs_that_no_network_of_ours_computes(tmp_path, layout, spec, config, text):

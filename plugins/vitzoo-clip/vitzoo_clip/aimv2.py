@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from vitzoo import Spec, formats
-from vitzoo.formats import Config, ConfigTable, KeyMap
+from vitzoo.formats import Config, KeyMap
 from vitzoo_clip.transformers import IGNORED, PROJECTION, TowerFormat
 from vitzoo_clip.types import PREFIX
 
@@ -19,18 +18,11 @@ BOTH = (True, False)
 class Aimv2Format(TowerFormat):
     """transformers' AIMv2."""
 
-    def own_config(self, config: Config) -> Config:
-        """Return the config of the image tower, alone or in that of the whole model."""
-        tower = config.get("vision_config", config)
-        formats.check_config(isinstance(tower, Mapping), "vision_config", "a table", tower)
-        shared = {key: config[key] for key in ("model_type", "projection_dim") if key in config}
-        return super().own_config({**tower, **shared})
-
     def stated(self, config: Config) -> dict[str, Any]:
         """Return what a config states; `qkv_bias` belongs to the pool, too."""
-        found, table = super().stated(config), self.own_config(config)
+        found = super().stated(config)
         if found.get("pool") == QUERY:
-            found["pool"] = {"name": QUERY, "bias": table.get("qkv_bias", False)}
+            found["pool"] = {"name": QUERY, "bias": found["block"].get("qkv_bias", False)}
         return found
 
     def head(self, config: Config) -> dict[str, Any]:
@@ -40,14 +32,12 @@ class Aimv2Format(TowerFormat):
         table = self.own_config(config)
         expected = "true in a whole model, whose projection reads the pooled vector"
         formats.check_config(table.get("use_head") is True, "use_head", expected, False)
-        width = table.get("projection_dim", 512)
-        return formats.whole("projection_dim", "num_classes")(width)
+        return {"num_classes": formats.count_of("projection_dim", table.get("projection_dim", 512))}
 
 
 def _epsilon(value: Any) -> dict[str, Any]:
-    block = formats.number("rms_norm_eps", "norm_eps")(value)
-    norm = {"name": "conv", "norm": "rms", "norm_eps": block["block"]["norm_eps"]}
-    return block | {"patch_embed": norm}
+    block = formats.number("norm_eps")(value)
+    return block | {"patch_embed": {"name": "conv", "norm": "rms", **block["block"]}}
 
 
 def _one_bias(spec: Spec) -> bool:
@@ -56,47 +46,25 @@ def _one_bias(spec: Spec) -> bool:
     return spec.block.qkv_bias == spec.block.proj_bias and pool in (None, spec.block.qkv_bias)
 
 
-SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_channels")
-CONFIG = ConfigTable(
-    applied={
-        **{key: formats.WITH_MLP.applied[key] for key in (*SIZES, "image_size", "patch_size")},
-        "intermediate_size": formats.WITH_MLP.applied["intermediate_size"],
-        "rms_norm_eps": _epsilon,
-        "qkv_bias": formats.choice(
-            "qkv_bias", {v: {"block": {"qkv_bias": v, "proj_bias": v}} for v in BOTH}
-        ),
-        "mlp_bias": formats.choice("mlp_bias", {v: {"block": {"mlp_bias": v}} for v in BOTH}),
-        "use_head": formats.choice("use_head", {True: {"pool": QUERY}, False: {"pool": "mean"}}),
-        "is_native": formats.choice(
-            "is_native", {True: {"pos_embed": NATIVE}, False: {"pos_embed": "learned"}}
-        ),
-        "projection_dim": formats.read_with,
+CONFIG = formats.WITH_MLP.without("hidden_act", "layer_norm_eps").but(
+    {
+        "rms_norm_eps": (_epsilon, 1e-5),
+        "qkv_bias": (formats.flag("block.qkv_bias", "block.proj_bias"), False),
+        "mlp_bias": (formats.flag("block.mlp_bias"), False),
+        "use_head": (formats.choice({True: QUERY, False: "mean"}, "pool"), True),
+        "is_native": (formats.choice({True: NATIVE, False: "learned"}, "pos_embed"), False),
     },
-    fixed={**formats.WITH_MLP.fixed, "hidden_act": ("silu",)},
-    irrelevant={
-        **formats.WITH_MLP.irrelevant,
-        "is of the whole model": ("text_config", "logit_scale_init_value", "max_logit_scale"),
-    },
-    defaults={
-        "hidden_size": 1024,
-        "intermediate_size": 2816,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 8,
-        "num_channels": 3,
-        "image_size": 224,
-        "patch_size": 14,
-        "hidden_act": "silu",
-        "rms_norm_eps": 1e-5,
-        "qkv_bias": False,
-        "mlp_bias": False,
-        "use_head": True,
-        "is_native": False,
-    },
+    applied={"projection_dim": formats.read_with},
+    fixed={"hidden_act": ("silu",)},
+    defaults={**formats.sizes(1024, 24, 8, 2816), "patch_size": 14},
     network={"class_token": False, "block": BLOCK},
 )
 aimv2 = Aimv2Format(
     "aimv2/transformers",
     configs=dict.fromkeys(("aimv2_vision_model", "aimv2"), CONFIG),
+    towers=("vision_config",),
+    larger=("aimv2",),
+    shared=("projection_dim",),
     keymap=KeyMap(
         {
             "embeddings.patch_embed.": "patch_embed.proj.",

@@ -7,21 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from vitzoo.formats import (
-    Config,
-    ConfigTable,
-    Format,
-    KeyMap,
-    Tensors,
-    check_config,
-    choice,
-    merged,
-    positive,
-    read_with,
-    size,
-    timm_vit,
-    whole,
-)
+from vitzoo import formats
+from vitzoo.formats import Config, ConfigTable, Format, KeyMap, Tensors, timm_vit
 from vitzoo_clip.transformers import TowerFormat, transformers_clip
 
 BLOCK = "visual.transformer.resblocks.{}."
@@ -65,19 +52,16 @@ class OpenClipFormat(TowerFormat):
         width, ratio, each = (table[key] for key in ("width", "mlp_ratio", "head_width"))
         for key, value in (("width", width), ("head_width", each), ("mlp_ratio", ratio)):
             good = type(value) in (int, float) and value > 0
-            check_config(good, key, "a positive number", value, CONFIG)
+            formats.check_config(good, key, "a positive number", value, CONFIG)
         block = {"activation": _activation(table), "norm_eps": _epsilon(table)}
         sizes = {"mlp_dim": int(width * ratio), "num_heads": int(width // each)}
-        return merged(found, sizes, {"block": block, "pool": _pool(table)})
+        return formats.merged(found, sizes, {"block": block, "pool": _pool(table)})
 
     def head(self, config: Config) -> dict[str, Any]:
         model, tower = _tables(config)
         if tower is None:
             return transformers_clip.head(config)
-        count = model.get("embed_dim")
-        good = type(count) is int and count > 0
-        check_config(good, "embed_dim", "a whole number from 1", count, CONFIG)
-        return {"num_classes": count}
+        return {"num_classes": formats.count_of("embed_dim", model.get("embed_dim"), CONFIG)}
 
     def num_heads(self, config: Config, tensors: Tensors) -> int | None:
         """Return the heads that an `open_clip_config.json` states as the width of one head."""
@@ -111,33 +95,35 @@ def _tables(config: Config) -> tuple[Config, Config | None]:
 
 def _activation(table: Config) -> str:
     quick, act = table.get("quick_gelu", False), table.get("act_kwargs") or {}
-    check_config(isinstance(quick, bool), "quick_gelu", "true or false", quick, CONFIG)
-    check_config(isinstance(act, Mapping), "act_kwargs", "a table", act, CONFIG)
+    formats.check_config(isinstance(quick, bool), "quick_gelu", "true or false", quick, CONFIG)
+    formats.check_config(isinstance(act, Mapping), "act_kwargs", "a table", act, CONFIG)
     gelu = "gelu_tanh" if act.get("approximate", "none") == "tanh" else "gelu"
     return "quick_gelu" if quick else gelu
 
 
 def _epsilon(table: Config) -> float:
     norm = table.get("norm_kwargs") or {}
-    check_config(isinstance(norm, Mapping), "norm_kwargs", "a table", norm, CONFIG)
+    formats.check_config(isinstance(norm, Mapping), "norm_kwargs", "a table", norm, CONFIG)
     epsilon = norm.get("eps", 1e-5)
     good = isinstance(epsilon, int | float) and 0 < epsilon < 1
-    check_config(good, "norm_kwargs.eps", "between 0 and 1", epsilon, CONFIG)
+    formats.check_config(good, "norm_kwargs.eps", "between 0 and 1", epsilon, CONFIG)
     return float(epsilon)
 
 
 def _pool(tower: Config) -> str:
     kind = "avg" if tower.get("global_average_pool") is True else tower.get("pool_type", "tok")
     known = isinstance(kind, str) and kind in POOLS
-    check_config(known, "pool_type", f"one of {', '.join(POOLS)}", kind, CONFIG)
+    formats.check_config(known, "pool_type", f"one of {', '.join(POOLS)}", kind, CONFIG)
     late = tower.get("final_ln_after_pool", False)
     expected = "false if pool_type is 'avg', because the model averages normed patches"
-    check_config(kind != "avg" or late is False, "final_ln_after_pool", expected, late, CONFIG)
+    formats.check_config(
+        kind != "avg" or late is False, "final_ln_after_pool", expected, late, CONFIG
+    )
     return POOLS[kind]
 
 
 def _layer_scale(value: Any) -> dict[str, Any]:
-    return {} if value is None else positive("ls_init_value", "layer_scale", file=CONFIG)(value)
+    return {} if value is None else formats.positive("layer_scale")(value)
 
 
 MODEL = ("quick_gelu",)
@@ -145,15 +131,15 @@ USUAL = {"width": 768, "layers": 12, "head_width": 64, "mlp_ratio": 4.0, "patch_
 USUAL |= {"image_size": 224, "no_ln_pre": False}
 TOWER = ConfigTable(
     applied={
-        "width": whole("width", "embed_dim", file=CONFIG),
-        "layers": whole("layers", "depth", file=CONFIG),
-        "image_size": size("image_size", "image_size", file=CONFIG),
-        "patch_size": size("patch_size", "patch_size", file=CONFIG),
+        "width": formats.whole("embed_dim"),
+        "layers": formats.whole("depth"),
+        "image_size": formats.size("image_size"),
+        "patch_size": formats.size("patch_size"),
         "ls_init_value": _layer_scale,
-        "no_ln_pre": choice("no_ln_pre", {v: {"pre_norm": not v} for v in (True, False)}),
-        **dict.fromkeys(("head_width", "mlp_ratio", "quick_gelu", "act_kwargs"), read_with),
-        **dict.fromkeys(("norm_kwargs", "pool_type", "global_average_pool"), read_with),
-        "final_ln_after_pool": read_with,
+        "no_ln_pre": formats.choice({True: False, False: True}, "pre_norm"),
+        **dict.fromkeys(("head_width", "mlp_ratio", "quick_gelu", "act_kwargs"), formats.read_with),
+        **dict.fromkeys(("norm_kwargs", "pool_type", "global_average_pool"), formats.read_with),
+        "final_ln_after_pool": formats.read_with,
     },
     fixed={
         **dict.fromkeys(("attentional_pool", "input_patchnorm", "scaled_cosine_attn"), (False,)),

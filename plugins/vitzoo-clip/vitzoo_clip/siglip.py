@@ -6,7 +6,6 @@ is written as a convolution, as SigLIP has it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from math import isqrt
 from typing import Any
@@ -52,52 +51,36 @@ KEYS = KeyMap(
 def _square(value: Any) -> dict[str, Any]:
     """Read the number of patches of NaFlex, whose positions are a square."""
     good = type(value) is int and value > 0 and isqrt(value) ** 2 == value
-    formats.check_config(good, "num_patches", "a square number, as the positions are", value)
+    formats.expect(good, "a square number, as the positions are")
     return {"pos_embed": {"resample": "bilinear_antialias"}}
 
 
-def _without_size(keys: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in keys.items() if key != "image_size"}
-
-
+ONE_SIDE = "one number, for squares"
+SQUARE = {key: formats.size(key, square=ONE_SIDE) for key in ("image_size", "patch_size")}
 SIGLIP = formats.WITH_MLP.but(
-    irrelevant={"is of the text tower, or of the whole model": ("text_config",)},
-    applied={"vision_use_head": formats.choice("vision_use_head", {True: {}, False: MEAN})},
+    applied={**SQUARE, "vision_use_head": formats.choice({True: {}, False: MEAN})},
     defaults={"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6},
     network={"class_token": False, "pool": "attention", "num_classes": 0},
 )
-NAFLEX = replace(
-    SIGLIP,
-    applied={**_without_size(SIGLIP.applied), "num_patches": _square},
-    defaults={**_without_size(SIGLIP.defaults), "num_patches": 256},
-)
+NAFLEX = SIGLIP.without("image_size").but({"num_patches": (_square, 256)})
 IDEFICS2 = SIGLIP.but(
-    applied={"image_size": lambda value: formats.size("image_size", "image_size")(value) | NEAREST},
+    applied={"image_size": lambda value: SQUARE["image_size"](value) | NEAREST},
     defaults={"patch_size": 32},
     network=MEAN,
 )
 IDEFICS3 = IDEFICS2.but(defaults={"hidden_size": 1152, "num_attention_heads": 16})
 JANUS = formats.COMMON.but(
+    {
+        "attention_bias": (formats.flag("block.qkv_bias"), True),
+        "mlp_ratio": (formats.read_with, 4.0),
+    },
     irrelevant={
         "acts in training only": ("hidden_dropout_rate", "projection_dropout"),
         "is of the layers behind the tower": ("projection_dim", "depth", "num_image_tokens"),
     },
-    applied={
-        "attention_bias": formats.choice(
-            "attention_bias", {v: {"block": {"qkv_bias": v}} for v in (True, False)}
-        ),
-        "mlp_ratio": formats.read_with,
-    },
+    applied=SQUARE,
     fixed={"use_qk_norm": (False,)},  # with it, transformers fails
-    defaults={
-        "hidden_size": 1024,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 16,
-        "image_size": 384,
-        "layer_norm_eps": 1e-6,
-        "attention_bias": True,
-        "mlp_ratio": 4.0,
-    },
+    defaults={**formats.sizes(1024, 24, 16), "image_size": 384, "layer_norm_eps": 1e-6},
     network={"class_token": False, "num_classes": 0, **MEAN},
 )
 
@@ -109,9 +92,6 @@ class SiglipTower(TransformersTower):
         """Return what a config states, with the image size of NaFlex."""
         found, own = super().stated(config), self.own_config(config)
         table = self.config_table(config)
-        for key in ("image_size", "patch_size"):
-            good = not isinstance(found.get(key), list)
-            formats.check_config(good, key, "one number, for squares", own.get(key))
         if table is NAFLEX:
             expected = f"one of {CHANNELS}, as a file with patches as a matrix shows no other"
             good = found["in_chans"] in CHANNELS
@@ -119,8 +99,6 @@ class SiglipTower(TransformersTower):
             found["image_size"] = isqrt(own["num_patches"]) * found["patch_size"]
         elif table in (IDEFICS2, IDEFICS3):
             _check_positions(found["image_size"], found["patch_size"])
-        elif table is JANUS:
-            found = formats.with_mlp(found, own, "swiglu_packed")
         return found
 
     def ignored_keys(self, keys: Keys) -> list[str]:
@@ -171,6 +149,8 @@ transformers_siglip = SiglipTower(
         **dict.fromkeys(("idefics3_vision", "smolvlm_vision"), IDEFICS3),
         "janus_vision_model": JANUS,
     },
+    towers=("vision_config",),
+    larger=("siglip", "siglip2"),
     keymap=KEYS,
     keymaps={_with_classifier: replace(KEYS, stem={**STEM, "classifier.": "head."})},
     marks=(*MARKS, TABLE),

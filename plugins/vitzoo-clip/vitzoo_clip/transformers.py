@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +11,7 @@ from vitzoo import formats
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import Config, KeyMap, Keys, Names, Tensors, TransformersFormat
 from vitzoo_clip import types
-from vitzoo_clip.types import ALONE, PREFIX
+from vitzoo_clip.types import PREFIX
 
 BIAS = "head.bias"
 PROJECTION = "visual_projection.weight"
@@ -106,26 +105,6 @@ class TransformersTower(TowerFormat):
         norm = [key for key in keys if unused and NORM in key]
         return [*super().ignored_keys(keys), *norm]
 
-    def own_config(self, config: Config) -> Config:
-        """Return the config of the image tower, alone or in that of the whole model."""
-        kind, usual = config.get("model_type"), self.usual(config)
-        known = str(kind) in self.configs
-        whole = "vision_config" in config or (known and not str(kind).endswith(ALONE))
-        tower = config.get("vision_config") if whole else config
-        tower = tower if isinstance(tower, Mapping) else {}
-        older = config.get("vision_config_dict")  # with it, transformers reads nothing else
-        if whole and known and self.projects and isinstance(older, Mapping):
-            tower = {**tower, **usual, **older}
-        if whole and "projection_dim" in usual:
-            width = config.get("projection_dim", usual["projection_dim"])
-            tower = {**tower, "projection_dim": width}
-        return {**usual, **tower} if known else tower
-
-    def usual(self, config: Config) -> Config:
-        """Return the values that transformers has for keys that a config leaves out."""
-        table = self.config_table(config)
-        return table.defaults if table else {}
-
     def stated(self, config: Config) -> dict[str, Any]:
         """Return what a config states; pixels beyond the last whole patch are ignored."""
         found, table = super().stated(config), self.config_table(config)
@@ -140,17 +119,19 @@ class TransformersTower(TowerFormat):
         if formats.is_classifier(config):
             return {"num_classes": formats.classes_of(config)}
         alone = any(name.endswith("VisionModel") for name in formats.architectures(config))
-        if alone or "projection_dim" not in self.usual(config):
+        table = self.config_table(config)
+        if alone or table is None or "projection_dim" not in table.defaults:
             return {"num_classes": 0}
         width = self.own_config(config).get("projection_dim")
-        good = type(width) is int and width > 0
-        formats.check_config(good, "projection_dim", "a whole number from 1", width)
-        return {"num_classes": width}
+        return {"num_classes": formats.count_of("projection_dim", width)}
 
 
 transformers_clip = TransformersTower(
     "clip/transformers",
     configs=types.TYPES,
+    towers=("vision_config_dict", "vision_config"),  # transformers reads the older one alone
+    larger=tuple(kind for kind in types.TYPES if not kind.endswith("_vision_model")),
+    shared=("projection_dim",),
     keymap=KeyMap(
         *(CLIP, LAYER, "encoder.layers.{}.", types.ALIASES),
         prefixes=types.PREFIXES,

@@ -8,7 +8,6 @@ from typing import Any
 from vitzoo import formats
 from vitzoo.formats import Config, ConfigTable
 
-ALONE = ("_vision_model", "_vision")  # at the end of the type of an image tower alone
 PREFIX = "vision_model."
 # Before the keys of the tower, and before keys of other parts.
 PREFIXES = (
@@ -24,11 +23,6 @@ BESIDE = (
     "decoder.*",  # CLIPSeg
     *("class_head.*", "box_*", "objectness_head.*", "layer_norm.*"),  # OWL-ViT
 )
-OF_THE_WHOLE = {
-    "is of the text tower, or of the whole model": (
-        *("text_config", "text_config_dict", "vision_config_dict", "logit_scale_init_value"),
-    ),
-}
 
 
 def _angles(value: Any) -> dict[str, Any]:
@@ -37,8 +31,7 @@ def _angles(value: Any) -> dict[str, Any]:
     good = isinstance(table, Mapping) and table.get("rope_type", "axial") in ("axial", "default")
     theta = table.get("rope_theta", 1e4) if good else 0
     good = type(theta) in (int, float) and 1 < theta < float("inf")
-    expected = "a table with rope_type 'axial' and a number rope_theta above 1"
-    formats.check_config(good, "rope_parameters", expected, value)
+    formats.expect(good, "a table with rope_type 'axial' and a number rope_theta above 1")
     return {"pos_embed": {"name": "clip/rope_prefix", "temperature": float(theta)}}
 
 
@@ -47,16 +40,9 @@ BASE = formats.WITH_MLP.but(
     network={"pre_norm": True, "patch_embed": {"name": "conv", "bias": False}},
 )
 TOWER = BASE.but(irrelevant={"is of a projection, which it does not have": ("projection_dim",)})
-CLIP = BASE.but(
-    irrelevant=OF_THE_WHOLE,
-    applied={"projection_dim": formats.read_with},
-    defaults={"projection_dim": 512},
-)
-LARGE = {"num_attention_heads": 16, "patch_size": 14}
-KOSMOS = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, **LARGE}
-MLCD: dict[str, Any] = {"hidden_size": 1664, "intermediate_size": 8192, "num_hidden_layers": 48}
-MLCD |= LARGE | {"image_size": 336, "hidden_act": "gelu"}
-MLCD["rope_parameters"] = {"rope_type": "axial", "rope_theta": 1e4}
+CLIP = BASE.but({"projection_dim": (formats.read_with, 512)})
+KOSMOS = {**formats.sizes(1024, 24, 16, 4096), "patch_size": 14}
+MLCD = {**formats.sizes(1664, 48, 16, 8192), "patch_size": 14, "image_size": 336}
 OWL = {"image_size": 768}
 OWL2 = OWL | {"patch_size": 16}
 TYPES: dict[str, ConfigTable] = {  # by `model_type`
@@ -72,8 +58,8 @@ TYPES: dict[str, ConfigTable] = {  # by `model_type`
     "git_vision_model": TOWER.but(defaults={"patch_size": 16}),
     "kosmos_2_vision_model": TOWER.but(defaults=KOSMOS),
     "mlcd_vision_model": TOWER.but(
-        applied={"rope_parameters": _angles},
+        {"rope_parameters": (_angles, {"rope_type": "axial", "rope_theta": 1e4})},
         fixed={"num_key_value_groups": (1,), "rope_theta": (None, 1e4, 10_000)},
-        defaults=MLCD,
+        defaults={**MLCD, "hidden_act": "gelu"},
     ),
 }

@@ -18,17 +18,6 @@ HEADS = ("head.", "dino_head.", "ibot_head.")
 PROJECTION = re.compile(r"(.*\.)?(dino_|ibot_)?head\.(mlp|last_layer)\.")  # a head of training
 
 
-def same(*keys: str) -> dict[str, str]:
-    """Return rows for keys that checkpoint and model share."""
-    return dict(zip(keys, keys, strict=True))
-
-
-def mask_token(tensors: Tensors, key: str, axes: int = 2) -> dict[str, Tensor]:
-    """Return the mask token of a new model, zeros like the class token, if there is one."""
-    token = tensors.get("cls_token")
-    return {} if token is None else {key: token.new_zeros(token.shape[-axes:])}
-
-
 @dataclass(frozen=True, eq=False)
 class MetaFormat(Format):
     """The format of files that Meta published, or that Meta's code writes in training."""

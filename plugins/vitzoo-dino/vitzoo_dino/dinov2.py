@@ -12,8 +12,8 @@ from typing import Any
 from torch import Tensor
 
 from vitzoo import Spec, formats
-from vitzoo.formats import Config, Format, KeyMap, Names, Tensors, TransformersFormat
-from vitzoo_dino.dino import MetaFormat, mask_token, same
+from vitzoo.formats import Config, KeyMap, Names, Tensors, TransformersFormat, same
+from vitzoo_dino.dino import MetaFormat
 
 PATCHES = "embeddings.patch_embeddings.projection.weight"
 PREFIXES = ("dinov2.", "dinov2_with_registers.")
@@ -56,20 +56,7 @@ TRANSFORMERS = KeyMap(
 )
 
 
-class DinoV2Format(Format):
-    """A format of DINOv2; the first of the ignored keys is the mask token."""
-
-    def to_model(self, tensors: Tensors) -> dict[str, Tensor]:
-        """Rename and fuse; with registers, add the row of the class token to that token."""
-        return formats.fold_class_position(super().to_model(tensors))
-
-    def from_model(self, tensors: Tensors) -> dict[str, Tensor]:
-        """Rename and split, with a mask token; with registers, add a row for the class token."""
-        written = super().from_model(formats.unfold_class_position(tensors))
-        return written | mask_token(tensors, self.ignored[0])
-
-
-class MetaDinoV2Format(DinoV2Format, MetaFormat):
+class MetaDinoV2Format(MetaFormat):
     """Meta's DINOv2."""
 
     def resampling(self, spec: Spec) -> str:
@@ -78,12 +65,8 @@ class MetaDinoV2Format(DinoV2Format, MetaFormat):
         )
 
 
-class TransformersDinoV2Format(DinoV2Format, TransformersFormat):
+class TransformersDinoV2Format(TransformersFormat):
     """transformers' `Dinov2Model` and `Dinov2WithRegistersModel`, with or without classifier."""
-
-    def stated(self, config: Config) -> dict[str, Any]:
-        """Return what a config states; width and kind of the MLP depend on three keys."""
-        return formats.with_mlp(super().stated(config), self.own_config(config), "swiglu_packed")
 
     def head(self, config: Config) -> dict[str, Any]:
         if formats.is_classifier(config):
@@ -122,25 +105,10 @@ NETWORK = {
 }
 BLOCK = {"activation": "gelu", "norm_eps": 1e-6}
 CLASS_AND_MEAN = {"pool": "class_mean", "head": "dinov2/class_and_mean"}
-CONFIG = formats.COMMON.but(
-    applied={
-        "qkv_bias": formats.QKV_BIAS,
-        "layerscale_value": formats.positive("layerscale_value", "layer_scale"),
-        "mlp_ratio": formats.read_with,
-        "use_swiglu_ffn": formats.read_with,
-    },
-    defaults={
-        "patch_size": 14,
-        "layer_norm_eps": 1e-6,
-        "qkv_bias": True,
-        "layerscale_value": 1.0,
-        "mlp_ratio": 4,
-        "use_swiglu_ffn": False,
-    },
-)
+CONFIG = formats.WITH_GATE.but(defaults={"patch_size": 14})
 REGISTERS = CONFIG.but(
-    applied={"num_register_tokens": formats.whole("num_register_tokens", "num_registers")},
-    defaults={"num_register_tokens": 4, "patch_size": 16},
+    {"num_register_tokens": (formats.whole("num_registers"), 4)},
+    defaults={"patch_size": 16},
     network={"pos_embed": {"name": "learned", "prefix": False, "resample": "bicubic_antialias"}},
 )
 meta = MetaDinoV2Format(
@@ -150,6 +118,8 @@ meta = MetaDinoV2Format(
     marks=("mask_token", "blocks.0.ls1.gamma", "blocks.0.attn.qkv.weight", "pos_embed"),
     excludes=("blocks.0.mlp.c_fc.weight",),  # of a TIPSv2
     ignored=("mask_token",),
+    mask_token=("mask_token", 2),
+    class_position=True,
     defaults={"block": BLOCK, "pos_embed": {"resample": "bicubic_offset"}, "pool": "class"},
     defaults_with={"register_tokens": ANTIALIASED},
     network=NETWORK,
@@ -161,6 +131,8 @@ transformers = TransformersDinoV2Format(
     keymaps={_is_packed: replace(TRANSFORMERS, layer={**PACKED_5, **TRANSFORMERS.layer})},
     marks=(PATCHES, "encoder.layer.0.layer_scale1.lambda1"),
     ignored=("embeddings.mask_token",),
+    mask_token=("embeddings.mask_token", 2),
+    class_position=True,
     defaults={"block": BLOCK, "pos_embed": {"resample": "bicubic"}, "pool": "class"},
     defaults_with={
         "embeddings.register_tokens": ANTIALIASED,

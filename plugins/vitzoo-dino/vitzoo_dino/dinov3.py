@@ -11,8 +11,8 @@ from torch import Tensor
 
 from vitzoo import formats
 from vitzoo.errors import CheckpointError
-from vitzoo.formats import Config, Format, KeyMap, Keys, Tensors, TransformersFormat
-from vitzoo_dino.dino import MetaFormat, mask_token, same
+from vitzoo.formats import Config, Format, KeyMap, Keys, Tensors, TransformersFormat, same
+from vitzoo_dino.dino import MetaFormat
 
 TEMPERATURE = 100.0
 ROPE = {"temperature": TEMPERATURE, "coordinates": "centered", "layout": "half"}
@@ -88,7 +88,7 @@ class TransformersDinoV3Format(TransformersFormat):
         written, token = super().from_model(tensors), tensors.get("cls_token")
         if token is not None and "reg_token" not in tensors:
             written["embeddings.register_tokens"] = token[:, :0]
-        return written | mask_token(tensors, self.ignored[0], 3)
+        return written
 
     def stated(self, config: Config) -> dict[str, Any]:
         """Return what a config states; a gated MLP and the biases depend on several keys."""
@@ -121,40 +121,27 @@ BIASES_OF_CONFIG: dict[tuple[bool, ...], bool | str] = {
 
 def _temperature(value: Any) -> dict[str, Any]:
     good = type(value) in (int, float) and 1 < value < float("inf")
-    formats.check_config(good, "rope_theta", "a number above 1", value)
+    formats.expect(good, "a number above 1")
     return {"pos_embed": {"temperature": float(value)}}
 
 
 CONFIG = formats.WITH_MLP.but(
-    applied={
-        "rope_theta": _temperature,
-        "num_register_tokens": formats.whole("num_register_tokens", "num_registers", least=0),
-        "layerscale_value": formats.positive("layerscale_value", "layer_scale"),
-        **dict.fromkeys(("query_bias", "key_bias", "value_bias"), formats.read_with),
-        "use_gated_mlp": formats.read_with,
-        **{
-            key: formats.choice(key, {v: {"block": {key: v}} for v in (True, False)})
-            for key in ("proj_bias", "mlp_bias")
-        },
+    {
+        "rope_theta": (_temperature, TEMPERATURE),
+        "num_register_tokens": (formats.whole("num_registers", least=0), 0),
+        "layerscale_value": (formats.positive("layer_scale"), 1.0),
+        "query_bias": (formats.read_with, True),
+        "key_bias": (formats.read_with, False),
+        "value_bias": (formats.read_with, True),
+        "use_gated_mlp": (formats.read_with, False),
     },
+    applied={key: formats.flag(f"block.{key}") for key in ("proj_bias", "mlp_bias")},
     irrelevant={
         "acts on coordinates in training only": (
             *("pos_embed_shift", "pos_embed_jitter", "pos_embed_rescale"),
         )
     },
-    defaults={
-        "hidden_size": 384,
-        "intermediate_size": 1536,
-        "num_attention_heads": 6,
-        "layer_norm_eps": 1e-5,
-        "rope_theta": TEMPERATURE,
-        "num_register_tokens": 0,
-        "layerscale_value": 1.0,
-        "query_bias": True,
-        "key_bias": False,
-        "value_bias": True,
-        "use_gated_mlp": False,
-    },
+    defaults={**formats.sizes(384, 12, 6, 1536), "layer_norm_eps": 1e-5},
     network={"pos_embed": {"name": "rope", **ROPE}},
 )
 
@@ -181,7 +168,7 @@ class MetaDinoV3Format(MetaFormat):
         written, token = _masked(super().from_model(tensors)), tensors.get("cls_token")
         if token is not None and self.heads:
             written[PERIODS] = _periods(token.shape[-1] // self.heads // 4).to(token.device)
-        return written | mask_token(tensors, "mask_token")
+        return written
 
     def overrides_in(self, keys: Keys, read: Callable[[str], Tensor]) -> dict[str, Any]:
         """Return how the periods of a file are rounded; Meta published them as bfloat16."""
@@ -271,6 +258,7 @@ transformers = TransformersDinoV3Format(
     keymaps=dict.fromkeys((".mlp.gate_proj.", ".mlp.fc1_g.", ".mlp.fc1_x."), GATED),
     marks=("embeddings.patch_embeddings.weight", "layer.0.layer_scale1.lambda1"),
     ignored=("embeddings.mask_token",),
+    mask_token=("embeddings.mask_token", 3),
     defaults=DEFAULTS,
     defaults_with={
         "embeddings.cls_token": _bias(False),
@@ -289,6 +277,7 @@ meta = MetaDinoV3Format(
     keymap=META,
     keymaps=dict.fromkeys((".mlp.w1.", ".mlp.fc1_g."), META_GATED),
     marks=("storage_tokens", "blocks.0.ls1.gamma", "blocks.0.attn.qkv.weight"),
+    mask_token=("mask_token", 2),
     ignored=("mask_token", PERIODS, f"*.{MASK}", "local_cls_norm.*", "projectors.*"),
     defaults=DEFAULTS,
     defaults_with={**BIASES, f"blocks.0.{MASK}": _bias("qv")},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from vitzoo import formats
-from vitzoo.formats import Config, KeyMap, Keys, Tensors, TransformersFormat
+from vitzoo.formats import Config, KeyMap, Keys, Names, Tensors, TransformersFormat, same
 
 TOKENS = "radio_model.model.patch_generator.cls_token.token"
 SUMMARY = "radio_model.summary_idxs"
+COUNTS = ("num_cls_tokens", "num_registers", "max_img_size")
 ONE_SIDE = "one number of px (transformers interpolates positions from a square grid)"
 
 
@@ -37,19 +38,13 @@ class EncoderFormat(TransformersFormat):
             tensors = {**formats.without(tensors, ["reg_token"]), "cls_token": tokens}
         return super().from_model(tensors)
 
-    def own_config(self, config: Config) -> Config:
-        """Return the config of the encoder, alone or in that of the whole model."""
-        tower = config.get("vision_config", config.get("backbone_config", config))
-        formats.check_config(isinstance(tower, Mapping), "vision_config", "a table", tower)
-        return super().own_config({**tower, "model_type": config.get("model_type")})
-
     def stated(self, config: Config) -> dict[str, Any]:
         """Return what a config states; InternVL's final norm is a layer norm in any case."""
         found, table = super().stated(config), self.own_config(config)
         good = table.get("norm_type") != "rms_norm" or table.get("use_mean_pooling") is True
         expected = "true with norm_type rms_norm (else the final norm is of another kind)"
         formats.check_config(good, "use_mean_pooling", expected, table.get("use_mean_pooling"))
-        return formats.with_mlp(found, table, "swiglu") if "mlp_ratio" in table else found
+        return found
 
 
 class RadioFormat(EncoderFormat):
@@ -80,31 +75,30 @@ class RadioFormat(EncoderFormat):
 
     def overrides_in(self, keys: Keys, read: Callable[[str], Tensor]) -> dict[str, Any]:
         """Return which class tokens are the output."""
-        return _summary(read(SUMMARY).tolist()) if SUMMARY in keys else {}
+        if SUMMARY not in keys:
+            return {}
+        indices = read(SUMMARY).tolist()
+        return {"pool": {"indices": indices}, "head": {"tokens": len(indices)}}
 
     def stated(self, config: Config) -> dict[str, Any]:
         """Return what a config states; prefix tokens, positions and pixels have two keys each."""
         found, table = super().stated(config), {**RADIO.defaults, **self.own_config(config)}
-        classes, indices = table["num_cls_tokens"], table["summary_idxs"]
+        first, others, largest = (found.pop(key, RADIO.defaults[key]) for key in COUNTS)
+        indices = table["summary_idxs"]
         indices = [0, 1] if indices is None else indices
-        first = formats.whole("num_cls_tokens", "")(classes)[""]
-        others = formats.whole("num_registers", "", least=0)(table["num_registers"])[""]
         good = isinstance(indices, list) and bool(indices)
         good = good and all(i in range(first) for i in indices)
         expected = f"indices of class tokens, 0 to {first - 1}"
         formats.check_config(good, "summary_idxs", expected, indices)
-        largest = formats.whole("max_img_size", "")(table["max_img_size"])[""]
         side = largest // found.get("patch_size", 16)
         pixels = {"mean": table["norm_mean"], "std": table["norm_std"]}
         changes = {
             "num_registers": first + others - 1,
             "patch_embed": {"name": "radio/normalised", "bias": False, **pixels},
             "pos_embed": {"name": "radio/cropped", "side": side},
-            "pool": {"name": "radio/summary"},
-            "head": {"name": "radio/summary"},
+            "pool": {"name": "radio/summary", "indices": indices},
+            "head": {"name": "radio/summary", "tokens": len(indices)},
         }
-        for name, options in _summary(indices).items():
-            changes[name] |= options
         return formats.merged(found, changes)
 
 
@@ -127,151 +121,94 @@ class VitPoseFormat(EncoderFormat):
         return super().from_model(tensors)
 
 
-def _summary(indices: list[int]) -> dict[str, Any]:
-    return {"pool": {"indices": indices}, "head": {"tokens": len(indices)}}
-
-
 def _class_tokens(value: Any) -> dict[str, Any]:
-    return {"num_registers": formats.whole("n_cls_tokens", "")(value)[""] - 1}
-
-
-def _either(key: str, no: Config, yes: Config) -> Callable[[Any], dict[str, Any]]:
-    """Return a function that reads false or true, each with its changes of a spec."""
-    return formats.choice(key, {False: dict(no), True: dict(yes)})
-
-
-def _square(key: str) -> Callable[[Any], dict[str, Any]]:
-    """Return a function that reads one number of px, or two equal ones."""
-    read = formats.size(key, key)
-
-    def square(value: Any) -> dict[str, Any]:
-        found = read(value)
-        formats.check_config(type(found[key]) is int, key, ONE_SIDE, value)
-        return found
-
-    return square
+    return {"num_registers": formats.whole("")(value)[""] - 1}
 
 
 BOTH = (False, True)
-SQUARE = {key: _square(key) for key in ("image_size", "patch_size")}
+SQUARE = {key: formats.size(key, square=ONE_SIDE) for key in ("image_size", "patch_size")}
 ENCODER = formats.WITH_MLP.but(applied=SQUARE)
-WITH_RATIO = formats.COMMON.but(
-    applied={**SQUARE, "mlp_ratio": formats.read_with, "qkv_bias": formats.QKV_BIAS},
-    fixed={"head_dim": (None,)},
-    defaults={
-        "hidden_size": 1280,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 16,
-        "layer_norm_eps": 1e-6,
-        "mlp_ratio": 4,
-        "qkv_bias": True,
-    },
-)
+HUGE = {**formats.sizes(1280, 32, 16), "layer_norm_eps": 1e-6}
 BLIP = ENCODER.but(
     fixed={"num_channels": (3,)},
-    irrelevant={
-        "is of the whole model": (
-            *("text_config", "projection_dim", "logit_scale_init_value"),
-            *("image_text_hidden_size", "label_smoothing"),
-        ),
-    },
+    irrelevant={"is of the whole model": ("projection_dim",)},
     defaults={"image_size": 384, "layer_norm_eps": 1e-5},
 )
 BLIP_2 = BLIP.but(
-    applied={"qkv_bias": formats.QKV_BIAS},
+    formats.BIAS,
     defaults={
-        "hidden_size": 1408,
-        "intermediate_size": 6144,
-        "num_hidden_layers": 39,
-        "num_attention_heads": 16,
+        **formats.sizes(1408, 39, 16, 6144),
         "image_size": 224,
         "patch_size": 14,
         "layer_norm_eps": 1e-6,
-        "qkv_bias": True,
     },
 )
+NORM_TYPES = {"layer_norm": "layer", "rms_norm": "rms"}
+POSITIONS: dict[bool, Config] = {False: {"pos_embed": "none"}, True: {}}
+POOLS = {False: {"final_norm": True, "pool": "class"}, True: {"final_norm": False, "pool": "mean"}}
 INTERNVL = ENCODER.but(
-    applied={
-        "attention_bias": _either("attention_bias", *({"block": {"qkv_bias": v}} for v in BOTH)),
-        "use_qk_norm": _either(
-            "use_qk_norm", {"block": {"qk_norm": False}}, {"block": {"qk_norm": "all_heads"}}
-        ),
-        "norm_type": formats.choice(
-            "norm_type", {f"{kind}_norm": {"block": {"norm": kind}} for kind in ("layer", "rms")}
-        ),
-        "layer_scale_init_value": formats.positive("layer_scale_init_value", "layer_scale"),
-        "use_absolute_position_embeddings": _either(
-            "use_absolute_position_embeddings", {"pos_embed": "none"}, {}
-        ),
-        "use_mean_pooling": _either(
-            "use_mean_pooling",
-            {"final_norm": True, "pool": "class"},
-            {"final_norm": False, "pool": "mean"},
-        ),
+    {
+        "attention_bias": (formats.flag("block.qkv_bias"), False),
+        "use_qk_norm": (formats.choice({False: False, True: "all_heads"}, "block.qk_norm"), False),
+        "norm_type": (formats.choice(NORM_TYPES, "block.norm"), "layer_norm"),
+        "layer_scale_init_value": (formats.positive("layer_scale"), 0.1),
+        "use_absolute_position_embeddings": (formats.choice(POSITIONS), True),
+        "use_mean_pooling": (formats.choice(POOLS), True),
     },
     irrelevant={"acts in training only": ("projection_dropout",)},
     defaults={
-        "hidden_size": 1024,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 16,
-        "intermediate_size": 4096,
+        **formats.sizes(1024, 24, 16, 4096),
         "image_size": 448,
         "patch_size": 14,
         "layer_norm_eps": 1e-6,
-        "attention_bias": False,
-        "use_qk_norm": False,
-        "norm_type": "layer_norm",
-        "layer_scale_init_value": 0.1,
-        "use_absolute_position_embeddings": True,
-        "use_mean_pooling": True,
     },
 )
-PIXIO = WITH_RATIO.but(
-    applied={"n_cls_tokens": _class_tokens},
-    defaults={"n_cls_tokens": 8, "image_size": 256},
+PIXIO = formats.WITH_RATIO.but(
+    {"n_cls_tokens": (_class_tokens, 8)},
+    applied=SQUARE,
+    fixed={"head_dim": (None,)},
+    defaults={**HUGE, "image_size": 256},
     network={"pool": "pixio/prefix_mean"},
 )
-RADIO = WITH_RATIO.but(
-    applied={
-        "layerscale_value": formats.positive("layerscale_value", "layer_scale"),
-        **dict.fromkeys(("use_swiglu_ffn", "max_img_size", "summary_idxs"), formats.read_with),
-        **dict.fromkeys(("num_cls_tokens", "num_registers"), formats.read_with),
-        **dict.fromkeys(("norm_mean", "norm_std"), formats.read_with),
+RADIO = formats.WITH_GATE.but(
+    {
+        "num_cls_tokens": (formats.whole("num_cls_tokens"), 3),
+        "num_registers": (formats.whole("num_registers", least=0), 7),
+        "max_img_size": (formats.whole("max_img_size"), 2048),
+        "summary_idxs": (formats.read_with, [0, 1]),
+        "norm_mean": (formats.read_with, [0.48145466, 0.4578275, 0.40821073]),
+        "norm_std": (formats.read_with, [0.26862954, 0.26130258, 0.27577711]),
     },
+    applied=SQUARE,
+    fixed={"head_dim": (None,)},
     irrelevant={
         "follows from other keys": ("patch_dim", "video_patch_dim"),
         "is of videos": ("video_temporal_patch_size",),
     },
-    defaults={
-        "layerscale_value": 1.0,
-        "use_swiglu_ffn": False,
-        "max_img_size": 2048,
-        "num_cls_tokens": 3,
-        "num_registers": 7,
-        "summary_idxs": [0, 1],
-        "norm_mean": [0.48145466, 0.4578275, 0.40821073],
-        "norm_std": [0.26862954, 0.26130258, 0.27577711],
-    },
+    defaults=HUGE,
     network={"final_norm": False},
 )
-VITPOSE = WITH_RATIO.but(
-    applied={key: formats.COMMON.applied[key] for key in SQUARE},
-    fixed={"num_experts": (1,)},
-    irrelevant={
-        "is of the experts": ("part_features",),
-        "is of the whole model": (
-            *("backbone", "backbone_kwargs", "use_pretrained_backbone", "use_timm_backbone"),
-            *("scale_factor", "use_simple_decoder"),
-        ),
-    },
-    defaults={
-        **formats.COMMON.defaults,
-        "image_size": [256, 192],
-        "mlp_ratio": 4,
-    },
+VITPOSE = formats.WITH_RATIO.but(
+    fixed={"num_experts": (1,), "head_dim": (None,)},
+    irrelevant={"is of the experts": ("part_features",)},
+    defaults={"image_size": [256, 192]},
     network={"class_token": False, "pool": "mean", "patch_embed": "vitpose/padded"},
 )
-MLP = {"mlp.fc1.": "mlp.fc1.", "mlp.fc2.": "mlp.fc2."}
+
+
+def _keymap(layer: Names, **rest: Any) -> KeyMap:
+    """Return the names of a network with those of transformers' ViT outside of its blocks."""
+    stem = {**formats.TRANSFORMERS_STEM, "embeddings.position_embeddings": "pos_embed"}
+    return KeyMap(stem, layer, "encoder.layer.{}.", **rest)
+
+
+ATTENTION: Names = {
+    formats.TRANSFORMERS_QKV: "attn.qkv.",
+    "attention.output.dense.": "attn.proj.",
+}
+NORMS = {"layernorm_before.": "norm1.", "layernorm_after.": "norm2."}
+DENSE = {"intermediate.dense.": "mlp.fc1.", "output.dense.": "mlp.fc2."}
+MLP = same("mlp.fc1.", "mlp.fc2.")
 BICUBIC = {"pos_embed": {"resample": "bicubic"}}  # transformers' `interpolate_pos_encoding`
 blip = EncoderFormat(
     "blip/transformers",
@@ -279,6 +216,8 @@ blip = EncoderFormat(
         **dict.fromkeys(("blip_vision_model", "blip"), BLIP),
         **dict.fromkeys(("blip_2_vision_model", "instructblip_vision_model"), BLIP_2),
     },
+    towers=("vision_config",),
+    larger=("blip",),
     keymap=KeyMap(
         {
             "embeddings.class_embedding": "cls_token",
@@ -308,20 +247,17 @@ blip = EncoderFormat(
 internvl = EncoderFormat(
     "internvit/transformers",
     configs={"internvl_vision": INTERNVL},
-    keymap=KeyMap(
-        {**formats.TRANSFORMERS_STEM, "embeddings.position_embeddings": "pos_embed"},
+    keymap=_keymap(
         {
-            "layernorm_before.": "norm1.",
+            **NORMS,
+            **MLP,
             ("attention.q_proj.", "attention.k_proj.", "attention.v_proj."): "attn.qkv.",
             "attention.q_norm.": "attn.q_norm.",
             "attention.k_norm.": "attn.k_norm.",
             "attention.projection_layer.": "attn.proj.",
             "lambda_1": "ls1.gamma",
-            "layernorm_after.": "norm2.",
-            **MLP,
             "lambda_2": "ls2.gamma",
-        },
-        "encoder.layer.{}.",
+        }
     ),
     marks=("encoder.layer.0.attention.projection_layer.weight", "encoder.layer.0.lambda_1"),
     ignored=("embeddings.mask_token",),
@@ -339,18 +275,7 @@ internvl = EncoderFormat(
 pixio = EncoderFormat(
     "pixio/transformers",
     configs={"pixio": PIXIO},
-    keymap=KeyMap(
-        {**formats.TRANSFORMERS_STEM, "embeddings.position_embeddings": "pos_embed"},
-        {
-            "norm1.": "norm1.",
-            formats.TRANSFORMERS_QKV: "attn.qkv.",
-            "attention.output.dense.": "attn.proj.",
-            "norm2.": "norm2.",
-            "intermediate.dense.": "mlp.fc1.",
-            "output.dense.": "mlp.fc2.",
-        },
-        "encoder.layer.{}.",
-    ),
+    keymap=_keymap({**ATTENTION, **same("norm1.", "norm2."), **DENSE}),
     marks=("encoder.layer.0.norm1.weight", "encoder.layer.0.intermediate.dense.weight"),
     defaults={"block": {"activation": "gelu", "norm_eps": 1e-6}, **BICUBIC},
     network={
@@ -368,8 +293,7 @@ RADIO_MAP = KeyMap(
         "radio_model.input_conditioner.norm_std": "patch_embed.std",
     },
     {
-        **{name: name for name in ("norm1.", "attn.qkv.", "attn.proj.", "norm2.")},
-        **MLP,
+        **same("norm1.", "attn.qkv.", "attn.proj.", "norm2.", "mlp.fc1.", "mlp.fc2."),
         "layer_scale1.lambda1": "ls1.gamma",
         "layer_scale2.lambda1": "ls2.gamma",
     },
@@ -380,6 +304,7 @@ RADIO_GATED = replace(RADIO_MAP, layer={**GATED, **RADIO_MAP.layer})
 radio = RadioFormat(
     "radio/transformers",
     configs={"radio": RADIO},
+    gated="swiglu",
     keymap=RADIO_MAP,
     keymaps={"mlp.gate_proj.": RADIO_GATED, "mlp.fc1_g.": RADIO_GATED},
     marks=(TOKENS, "radio_model.model.blocks.0.attn.qkv.weight"),
@@ -400,18 +325,9 @@ radio = RadioFormat(
 vitpose = VitPoseFormat(
     "vitpose/transformers",
     configs=dict.fromkeys(("vitpose_backbone", "vitpose"), VITPOSE),
-    keymap=KeyMap(
-        {**formats.TRANSFORMERS_STEM, "embeddings.position_embeddings": "pos_embed"},
-        {
-            "layernorm_before.": "norm1.",
-            formats.TRANSFORMERS_QKV: "attn.qkv.",
-            "attention.output.dense.": "attn.proj.",
-            "layernorm_after.": "norm2.",
-            **MLP,
-        },
-        "encoder.layer.{}.",
-        prefixes=("backbone.",),
-    ),
+    keymap=_keymap({**ATTENTION, **NORMS, **MLP}, prefixes=("backbone.",)),
+    towers=("backbone_config",),
+    larger=("vitpose",),
     marks=(
         *("encoder.layer.0.layernorm_before.weight", "encoder.layer.0.mlp.fc1.weight"),
         "encoder.layer.0.attention.attention.query.weight",

@@ -79,15 +79,6 @@ class BeitFormat(Format):
         return stated or found
 
 
-class MicrosoftBeitFormat(BeitFormat):
-    """Microsoft's BEiT in pre-training, with timm's names beside a mask token."""
-
-    def from_model(self, tensors: Tensors) -> dict[str, Tensor]:
-        """Write the network, and a mask token of zeros."""
-        written, token = super().from_model(tensors), tensors.get("cls_token")
-        return written if token is None else written | {"mask_token": token.new_zeros(token.shape)}
-
-
 class TransformersBeitFormat(BeitFormat, TransformersFormat):
     """transformers' BEiT and data2vec-vision, with or without a head."""
 
@@ -134,15 +125,15 @@ RELATIVE_KEYS = ("use_relative_position_bias", "use_shared_relative_position_bia
 def _layer_scale(value: Any) -> dict[str, Any]:
     """Return LayerScale; transformers has none where its initial value is 0."""
     good = type(value) in (int, float) and 0 <= value < float("inf")
-    formats.check_config(good, "layer_scale_init_value", "a number from 0", value)
+    formats.expect(good, "a number from 0")
     return {"block": {"layer_scale": float(value)}} if value else {}
 
 
 CONFIG = formats.WITH_MLP.but(
-    applied={
-        "layer_scale_init_value": _layer_scale,
-        "use_mean_pooling": formats.choice("use_mean_pooling", {True: {}, False: {}}),
-        **dict.fromkeys(RELATIVE_KEYS, formats.read_with),
+    {
+        "layer_scale_init_value": (_layer_scale, 0.1),
+        "use_mean_pooling": (formats.flag(), True),
+        **dict.fromkeys(RELATIVE_KEYS, (formats.read_with, False)),
     },
     fixed={"use_absolute_position_embeddings": (False,)},
     irrelevant={
@@ -153,13 +144,11 @@ CONFIG = formats.WITH_MLP.but(
             *("add_fpn", "segmentation_indices"),
         ),
     },
-    defaults={
-        "layer_scale_init_value": 0.1,
-        "use_mean_pooling": True,
-        **dict.fromkeys(RELATIVE_KEYS, False),
+    network={
+        "pos_embed": {"name": "mim/relative", "resample": "bilinear"},
+        "block": {"qkv_bias": "qv"},
     },
-    network={"pos_embed": {"name": "mim/relative", "resample": "bilinear"}},
-).but(network={"block": {"qkv_bias": "qv"}})
+)
 NETWORK = {
     **formats.free("block.layer_scale"),
     "pos_embed": ("mim/relative",),
@@ -184,11 +173,12 @@ timm_beit = BeitFormat(
         "pool": ("class", "mean"),
     },
 )
-microsoft = MicrosoftBeitFormat(
+microsoft = BeitFormat(  # in pre-training, with timm's names beside a mask token
     "beit/microsoft",
     keymap=timm_beit.keymap,
     marks=(*timm_beit.marks, "mask_token"),
     ignored=(*timm_beit.ignored, "mask_token", "lm_head.*"),
+    mask_token=("mask_token", 3),
     defaults={
         "block": {"activation": "gelu", "norm_eps": 1e-6},
         "pos_embed": {"resample": "geometric_cubic"},  # its `run_class_finetuning.py`

@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from vitzoo.formats import Format, timm_vit
 
-from vitzoo.formats import Format, Tensors, timm_vit
-
-
-class MetaMaeFormat(Format):
-    """Meta's MAE in pre-training; published encoders have timm's names alone."""
-
-    def from_model(self, tensors: Tensors) -> dict[str, Tensor]:
-        """Write the encoder, and a mask token of zeros."""
-        written, token = super().from_model(tensors), tensors.get("cls_token")
-        return written if token is None else written | {"mask_token": token.new_zeros(token.shape)}
-
-
-meta = MetaMaeFormat(
+meta = Format(  # of pre-training; published encoders have timm's names alone
     "mae/meta",
     marks=(*timm_vit.marks, "mask_token"),
     excludes=(
@@ -26,6 +14,7 @@ meta = MetaMaeFormat(
         "blocks.0.gamma_1",
     ),
     ignored=("mask_token", "decoder_*"),
+    mask_token=("mask_token", 3),
     defaults={
         "block": {"activation": "gelu", "norm_eps": 1e-6},
         "pos_embed": {"resample": "bicubic"},  # its `interpolate_pos_embed`
