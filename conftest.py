@@ -15,13 +15,14 @@ import venv
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from sysconfig import get_path
 from types import MappingProxyType
 from typing import Any
 
 import hypothesis
 import pytest
 
-pytest_plugins = ["vitzoo.testing"]
+pytest_plugins = ["vitzoo.testing", "systems"]
 
 # Before torch is imported: networks this small lose time to threads, far more on a busy machine.
 # The full benchmarks use all cores, as users do.
@@ -200,7 +201,7 @@ class Environment:
 
     def __init__(self, folder: Path) -> None:
         venv.create(folder, with_pip=False, symlinks=True)
-        self.python = folder / "bin" / "python"
+        self.python = Path(get_path("scripts", "venv", {"base": str(folder)}), "python")
         self.elsewhere = folder / "elsewhere"
         self.elsewhere.mkdir()
         self.site = Path(self.run("import sysconfig; print(sysconfig.get_path('purelib'))").strip())

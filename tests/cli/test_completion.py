@@ -1,7 +1,6 @@
 """Completion of commands, options and names, in bash, zsh and fish themselves."""
 
 import os
-import pty
 import select
 import subprocess
 import sys
@@ -85,6 +84,8 @@ SHELLS = {  # options, and commands that come first
 
 def typed(shell, text):
     """Type text and a tab into a shell on a pseudo-terminal; return the words of the line."""
+    import pty
+
     options, setup = SHELLS[shell]
     setup += f'eval "$(_VITZOO_COMPLETE={shell}_source vitzoo)"'
     pid, terminal = pty.fork()

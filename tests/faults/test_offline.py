@@ -393,7 +393,7 @@ def test_poisoned_shared_xet_blob_is_ignored(net, hub):
 
 ODD_BLOBS = {
     "folder": Path.mkdir,
-    "pipe": os.mkfifo,
+    "pipe": lambda path: os.mkfifo(path, 0o600),
     "dangling": lambda path: path.symlink_to("nowhere"),
     "loop": lambda path: path.symlink_to(path),
     "device": lambda path: path.symlink_to("/dev/zero"),

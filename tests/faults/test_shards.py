@@ -157,7 +157,7 @@ def test_unknown_shard_in_the_index_is_refused(folder, refused):
     ("make", "text"),
     [
         (lambda path: path.mkdir(), "not a regular file"),
-        (os.mkfifo, "not a regular file"),
+        (lambda path: os.mkfifo(path, 0o600), "not a regular file"),
         (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
         (lambda path: path.symlink_to("/nowhere"), "no such file"),
         (lambda path: path.write_bytes(b""), "empty"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import socket
 from pathlib import Path
@@ -45,7 +44,7 @@ def listening(path: Path) -> None:
 
 
 KINDS = {
-    "pipe": (os.mkfifo, (NOT_REGULAR, "named pipe")),
+    "pipe": (lambda path: os.mkfifo(path, 0o600), (NOT_REGULAR, "named pipe")),
     "device": (device, (NOT_REGULAR, "device")),
     "folder": (Path.mkdir, (NOT_REGULAR, "folder")),
     "socket": (listening, ("cannot read", "No such device")),
@@ -57,6 +56,8 @@ READ_WHOLE = KINDS | {"endless": (endless, ("bytes",))}
 @pytest.fixture(autouse=True)
 def _at_once():
     """End a test that waits for a pipe, and refuse the memory of an endless file."""
+    import resource
+
     pages = int(Path("/proc/self/statm").read_text("utf-8").split()[0])
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**30, before[1]))

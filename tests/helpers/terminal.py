@@ -1,13 +1,10 @@
 """Programs on a pseudo-terminal: `from terminal import lines, on_screen, on_terminal`."""
 
-import fcntl
 import functools
 import os
-import pty
 import struct
 import subprocess
 import sys
-import termios
 import threading
 
 END = b"\0end\0"
@@ -16,6 +13,10 @@ END = b"\0end\0"
 @functools.cache
 def on_terminal(*args, columns=100, **env):
     """Run a command on a pseudo-terminal and return what a person would see."""
+    import fcntl  # here, as Windows has none of them and other tests import this module
+    import pty
+    import termios
+
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     inherited = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
@@ -46,6 +47,8 @@ def lines(*args, columns, **env):
 
 def on_screen(code):
     """Return what Python code writes to stderr, which is a terminal."""
+    import pty
+
     master, slave = pty.openpty()
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100"}
     process = subprocess.Popen([sys.executable, "-c", code], stderr=slave, env=environment)

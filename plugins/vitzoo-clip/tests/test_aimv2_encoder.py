@@ -51,7 +51,7 @@ ENCODERS = {
     ),
 }
 
-test_the_folder_gives_the_numbers_of_the_library = numbers(ENCODERS)
+test_the_folder_gives_the_numbers_of_the_library = numbers(ENCODERS, stated=True)
 test_the_numbers_at_another_size = numbers_at_another_size(ENCODERS)
 
 
