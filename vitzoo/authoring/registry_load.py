@@ -113,8 +113,8 @@ def measured(
         place = {"file": path.name if there else f"{name}.{weights}{path.suffix}"}
     else:
         folder = target.file.parent
-        named = path.relative_to(folder) if path.is_relative_to(folder) else path
-        place = {"path": named.as_posix()}
+        shown = path.relative_to(folder) if path.is_relative_to(folder) else path
+        place = {"path": shown.as_posix()}
     return _loaded(path, str(path), place, stated, zoo)
 
 

@@ -70,7 +70,7 @@ class LibraryFolder:
         """Write the configs to a folder."""
         for file, content in self.configs.items():
             text = json.dumps(content, indent=2, ensure_ascii=False)
-            (folder / file).write_text(f"{text}\n", "utf-8", newline="\n")
+            (folder / file).write_text(f"{text}\n", encoding="utf-8", newline="\n")
 
 
 def target_of(network: Network, library: str, zoo: Registry) -> LibraryFolder:

@@ -116,7 +116,7 @@ def push(
             base_model=base_model or _base(origin),
             datasets=datasets,
         )
-        (part / CARD).write_text(model_card(card), "utf-8", newline="\n")
+        (part / CARD).write_text(model_card(card), encoding="utf-8", newline="\n")
         about = {"weights": repo, "library": card.library, "spec": network.spec.to_data()}
         files = write_manifest(part, about)
         url = commit = ""
