@@ -490,6 +490,9 @@ def test_the_quick_gelu_of_open_clips_config(tmp_path):
     images = torch.randn(2, 3, 64, 64)
     assert_equal(ours(images), theirs(images))
     assert any("quick_gelu" in line for line in ours.load_report.assumed)
+    model["vision_cfg"] = {"timm_model_name": "vit_base_patch32_clip_224"}  # with timm's own GELU
+    (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": model}))
+    assert vitzoo.create(tmp_path).spec.block.activation == "gelu"
 
 
 TOWERS = {  # architecture, projection and number of outputs, as open_clip's TimmModel builds them

@@ -240,10 +240,14 @@ def _of_timm(config: Config, zoo: Registry) -> Stated:
 
 
 def _quick(config: Config) -> dict[str, Any]:
-    """Return the activation of an `open_clip_config.json` beside timm's config."""
+    """Return the activation of an `open_clip_config.json` beside timm's config.
+
+    open_clip builds a tower of timm with timm's own activation.
+    """
     model = config.get("model_cfg")
     quick = isinstance(model, Mapping) and model.get("quick_gelu") is True
-    return {"block": {"activation": "quick_gelu"}} if quick else {}
+    own = quick and timm_config.of_open_clip(config) is None
+    return {"block": {"activation": "quick_gelu"}} if own else {}
 
 
 def _variant(name: str, zoo: Registry) -> Variant | None:
