@@ -181,6 +181,12 @@ def test_a_tower_of_an_unknown_type_is_named(folder):
         vitzoo.create(path.parent)
 
 
+def test_a_type_that_is_no_text_is_that_of_no_format(folder):
+    path = folder("vision_tower.") / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": ["clip"]}))
+    assert "prefix = vision_tower." in vitzoo.create(path.parent).load_report.assumed
+
+
 def test_two_towers_of_one_file_are_refused(folder):
     place = folder("image_tower.", "video_tower.")
     named = "'image_tower.' (clip/transformers)", "'video_tower.' (clip/transformers)"

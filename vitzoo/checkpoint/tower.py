@@ -80,7 +80,7 @@ def tower_of(config: Config, zoo: Registry) -> Tower | None:
 
 def readers(kind: object, zoo: Registry) -> Iterator[str]:
     """Yield the names of the formats that read configs of a model type, those of the core first."""
-    names = sorted(zoo.parts[FORMAT]) if kind else []
+    names = sorted(zoo.parts[FORMAT]) if isinstance(kind, str) else []
     for name in sorted(names, key=lambda name: "/" in name):
         with suppress(PluginError, MissingDependency):
             if kind in zoo.part(FORMAT, name).configs:
