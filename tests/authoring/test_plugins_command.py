@@ -13,6 +13,7 @@ import pytest
 import vitzoo
 from helpers import says
 from plugin_files import GLOBEX, MANIFEST, UNTOUCHABLE
+from vitzoo.schema.terms import CORE_MANIFEST
 
 pytestmark = pytest.mark.usefixtures("own_home")
 
@@ -238,7 +239,7 @@ def test_which_reads_the_manifest_of_the_name_alone(run, monkeypatch, new_regist
     new_registry()
     read = manifests_read(monkeypatch)
     assert run("which", name)[0] == 0
-    names = ("core" if path == plugins.CORE_MANIFEST else path.parent.name for path in read)
+    names = ("core" if path == CORE_MANIFEST else path.parent.name for path in read)
     assert sorted(names) == expected
 
 
