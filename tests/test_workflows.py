@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from packages import install
 
 ROOT = Path(__file__).parents[1]
 GITHUB = ROOT / ".github"
+BASH = shutil.which("bash") or "bash"  # Windows itself would start that of WSL
 RELEASE = runpy.run_path(str(ROOT / "tests" / "release.py"))
 WORKFLOWS = {path.name: yaml.safe_load(path.read_text("utf-8")) for path in GITHUB.glob("*/*.yml")}
 WORKFLOWS = {name: flow for name, flow in WORKFLOWS.items() if "jobs" in flow}
@@ -37,7 +39,7 @@ def matrix(workflow: str, job: str) -> dict:
 
 def readme(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
     """Run `.ci/readme` in a folder that holds a copy of it."""
-    command = ["bash", folder / ".ci" / "readme", *arguments]
+    command = [BASH, (folder / ".ci" / "readme").as_posix(), *arguments]
     env = os.environ | environment
     return subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
 
@@ -106,7 +108,7 @@ def test_the_commands_are_those_of_contributing():
 @pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[c[:40] for _, c in COMMANDS])
 def test_a_step_is_a_script_for_bash_that_names_files_of_the_repository(name, command):
     plain = re.sub(r"\$\{\{.*?\}\}", "value", command)
-    done = subprocess.run(["bash", "-n"], input=plain, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([BASH, "-n"], input=plain, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, ""), name
     for path in re.findall(r"(?<!\S)(?:\.ci|docs|tests|plugins)/[\w./-]+", command):
         assert (ROOT / path).exists(), path
