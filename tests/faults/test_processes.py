@@ -195,8 +195,8 @@ partial.Partial.write = some
 """,
     "before-hash": "fetch._Download._check_hash = die",
     "before-chmod": """
-chmod = os.fchmod
-os.fchmod = lambda fd, mode: die() if mode == 0o444 else chmod(fd, mode)  # not that of a lock
+chmod = store.system.set_mode
+store.system.set_mode = lambda fd, mode: die() if mode == 0o444 else chmod(fd, mode)
 """,
     "before-fsync": "store.system.sync = die",
     "before-rename": "store.system.move_new = die",

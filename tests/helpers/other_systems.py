@@ -20,11 +20,13 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from vitzoo.files import platform
 from vitzoo.files.platform import files
 
 OFFSET = 0x1000  # of handles: none is a descriptor
 ERRORS = {
-    2: errno.ENOENT, 5: errno.EACCES, 6: errno.EBADF, 32: errno.EACCES, 80: errno.EEXIST,
+    2: errno.ENOENT, 3: errno.ENOENT, 5: errno.EACCES, 6: errno.EBADF, 32: errno.EACCES,
+    80: errno.EEXIST,
     123: errno.EINVAL, 183: errno.EEXIST,
 }  # fmt: skip
 DEVICES = {
@@ -53,6 +55,7 @@ def load(monkeypatch: Any, system: str) -> ModuleType:
         patch.setattr(sys, "platform", system)
         spec.loader.exec_module(module)
     sys.modules.pop("vitzoo.files.platform.windows_files", None)
+    vars(platform).pop("windows_files", None)
     for name, value in vars(module).items():
         if callable(value) and getattr(files, name, None) is not value and name != "State":
             monkeypatch.setattr(files, name, value, raising=False)
@@ -186,8 +189,10 @@ class Windows:
         name = Path(path).name
         if name.partition(".")[0].upper() in DEVICES or set(name) & set('<>:"|?*\\'):
             raise error(123, path)
-        if name.endswith((".", " ")) or len(str(Path(path).absolute())) > 259:
+        if name.endswith((".", " ")):
             raise error(123, path)
+        if len(str(Path(path).absolute())) > 259:
+            raise error(3, path)
 
     @staticmethod
     def _open_in(path: Any) -> set[str]:
@@ -221,7 +226,9 @@ class Windows:
             special = os.O_PATH | 0o400000 if link else mode | new
             fd = self.real.open(path, special, 0o666)
         except OSError as failure:
-            codes = {errno.ENOENT: 2, errno.EEXIST: 80, errno.EINVAL: 123}
+            if hasattr(failure, "winerror"):
+                return self._fail(failure.winerror, nothing)
+            codes = {errno.ENOENT: 2, errno.EEXIST: 80}
             return self._fail(codes.get(failure.errno, 5), nothing)
         self.sharing.pop(fd, None)
         if share & 4:
@@ -236,7 +243,7 @@ class Windows:
     def _ReadFile(  # noqa: N802
         self, handle: int, buffer: Any, size: int, count: Any, place: Any
     ) -> int:
-        position = place._obj.offset | place._obj.offset_high << 32
+        position = place._obj[2]
         data = REAL.pread(handle - OFFSET, size, position)
         ctypes.memmove(buffer, data, len(data))
         return self._moved(handle, count, len(data), position)
@@ -244,7 +251,7 @@ class Windows:
     def _WriteFile(  # noqa: N802
         self, handle: int, data: bytes, size: int, count: Any, place: Any
     ) -> int:
-        position = place._obj.offset | place._obj.offset_high << 32
+        position = place._obj[2]
         return self._moved(
             handle, count, REAL.pwrite(handle - OFFSET, data[:size], position), position
         )
@@ -258,18 +265,18 @@ class Windows:
         self, handle: int, kind: int, found: Any, size: int
     ) -> int:
         fd, info = handle - OFFSET, found._obj
-        assert ctypes.sizeof(info) == size
+        assert ctypes.sizeof(info) == size == {0: 40, 9: 8}[kind]
         if kind == 9:
-            info.tag = self.paths[fd][1]
-            info.attributes = 0x400 if info.tag else 0x80
+            tag = self.paths[fd][1]
+            info[:] = [0x400 if tag else 0x80, tag]
             return 1
         changed = self.changed(os.fstat(fd))
-        info.changed = (changed or 0) and changed // 100 + 116_444_736_000_000_000
+        info[3] = (changed or 0) and changed // 100 + 116_444_736_000_000_000
         return 1 if changed is not None else self._fail(1)
 
     def _GlobalMemoryStatusEx(self, found: Any) -> int:  # noqa: N802
-        assert found._obj.length == ctypes.sizeof(found._obj) == 64
-        found._obj.physical = self.memory
+        assert found._obj[0] == ctypes.sizeof(found._obj) == 64
+        found._obj[1] = self.memory
         return 1
 
 

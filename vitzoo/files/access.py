@@ -219,7 +219,7 @@ def replacing(
             yield file
             file.flush()
             with contextlib.suppress(FileNotFoundError):
-                system.copy_mode(path, file.fileno())
+                system.set_mode(file.fileno(), stat.S_IMODE(path.stat().st_mode))
             if lasting:
                 system.sync(file.fileno())
             file.close()  # Windows renames and removes no file that Python has open

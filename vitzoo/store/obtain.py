@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from shutil import disk_usage
 
 from filelock import Timeout
 
@@ -33,7 +34,6 @@ from vitzoo.errors import (
 )
 from vitzoo.files.access import hash_file, make_folder_or_raise, open_regular
 from vitzoo.files.names import on_hub
-from vitzoo.files.platform import files as system
 from vitzoo.log import log
 from vitzoo.plugin.package_files import data_file
 from vitzoo.schema.addresses import parts_of_name
@@ -269,7 +269,7 @@ def _check_room(home: Path, file: HubFile, partial: Partial) -> None:
     """Raise an error if the disk has no room for a file and for those that are arriving."""
     with _GUARD:
         taken = sum(max(0, other.bound - other.size) for other in _ARRIVING)
-        free, needed = system.free_space(home), file.bound - partial.size
+        free, needed = disk_usage(home).free, file.bound - partial.size
         if free < taken + needed:
             others = f", of which other downloads take {taken}" if taken else ""
             raise StoreError(

@@ -116,7 +116,7 @@ class Store:
         path = self.path(sha256)
         try:
             make_folder(path.parent)
-            system.protect(fd)
+            system.set_mode(fd, 0o444)
             system.sync(fd)
             partial.move(path)
             sync_folder(path.parent)

@@ -11,29 +11,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 if sys.platform == "win32":
-    from vitzoo.files.platform.windows_files import (
-        change_time as change_time,
-        copy_mode as copy_mode,
-        memory as memory,
-        move_new as move_new,
-        not_a_name as not_a_name,
-        open_file as open_file,
-        physical_memory as physical_memory,
-        pread as pread,
-        preadv as preadv,
-        protect as protect,
-        pwrite as pwrite,
-        reason as reason,
-        remove as remove,
-        replace as replace,
-        sync as sync,
-        sync_path as sync_path,
-        writable_by_others as writable_by_others,
-    )
+    from vitzoo.files.platform import windows_files as windows
+
+    open_file, set_mode, machine = windows.open_file, windows.set_mode, windows.machine
+    pread, preadv, pwrite = windows.pread, windows.preadv, windows.pwrite
+    replace, move_new, remove = windows.replace, windows.move_new, windows.remove
+    sync, sync_path, change_time = windows.sync, windows.sync_path, windows.change_time
+    writable_by_others, not_a_name = windows.writable_by_others, windows.not_a_name
+    physical_memory, memory, reason = windows.physical_memory, windows.memory, windows.reason
 else:
     pread, preadv, pwrite = os.pread, os.preadv, os.pwrite
     replace = move_new = os.replace
-    remove = os.unlink
+    remove, set_mode = os.unlink, os.fchmod
 
     def open_file(
         path: Path, flags: int = os.O_RDONLY, mode: int = 0o666, *, follow: bool = False
@@ -59,18 +48,6 @@ else:
     def writable_by_others(status: os.stat_result) -> bool:
         """Tell whether the mode or the owner of a file lets another user write to it."""
         return status.st_uid != os.geteuid() or bool(status.st_mode & 0o022)
-
-    def protect(fd: int) -> None:
-        """Make a file read-only."""
-        os.fchmod(fd, 0o444)
-
-    def copy_mode(path: Path, fd: int) -> None:
-        """Give an open file the permissions of another one.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-        """
-        os.fchmod(fd, path.stat().st_mode & 0o7777)
 
     def sync_path(path: Path) -> None:
         """Sync a folder, so that a rename in it survives a power failure; or a closed file."""
@@ -121,6 +98,10 @@ else:
             except OSError:  # a file system without it, of a network for instance
                 os.fsync(fd)
 
+        def machine() -> str:
+            """Return the name of the folder with this machine's stamps."""
+            return f"macos-{os.uname().nodename.partition('.')[0]}"  # a network adds its domain
+
     def copy_file_range(source: int, target: int, size: int, start: int, to: int) -> int:
         """Copy nothing: these systems have no call that shares blocks on every file system."""
         return 0
@@ -131,13 +112,6 @@ else:
 
         with TemporaryFile() as file:
             return os.dup(file.fileno())
-
-    def machine() -> str:
-        """Return the name of the folder with this machine's stamps."""
-        import re
-        from platform import node
-
-        return f"{sys.platform}-{re.sub('[^A-Za-z0-9-]', '-', node())[:64]}"
 
 
 def state(fd: int) -> State:
@@ -151,13 +125,6 @@ def mapped(fd: int) -> Any:
     import mmap
 
     return mmap.mmap(fd, 0, access=mmap.ACCESS_COPY)
-
-
-def free_space(folder: Path) -> int:
-    """Return the bytes that this user may still write to the disk of a folder."""
-    from shutil import disk_usage
-
-    return disk_usage(folder).free
 
 
 class State(NamedTuple):
