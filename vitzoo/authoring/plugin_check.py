@@ -23,7 +23,7 @@ from typing import IO, Any, Literal
 
 from vitzoo.authoring.plugin_state import called, place, with_commands
 from vitzoo.errors import UnknownName, did_you_mean
-from vitzoo.files.platform.processes import exit_code, kill_group, signal_name
+from vitzoo.files.platform.processes import SESSION, exit_code, kill_group, signal_name
 from vitzoo.plugin.host import PluginHost
 from vitzoo.plugin.importing import search_path
 from vitzoo.plugin.info import CORE, OFF, PluginInfo, install_command
@@ -148,7 +148,7 @@ def _run(request: str, timeout: float) -> tuple[int | None, str]:
         stderr=subprocess.STDOUT,
         env={"OMP_NUM_THREADS": "1"}  # threads slow such small networks down
         | {name: value for name, value in os.environ.items() if name not in unwanted},
-        start_new_session=True,
+        **SESSION,
     )
     tail = bytearray()
     reader = threading.Thread(target=_keep_tail, args=(process.stdout, tail), daemon=True)

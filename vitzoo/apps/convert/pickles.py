@@ -19,6 +19,7 @@ from typing import BinaryIO
 
 from vitzoo.errors import CheckpointError, printable
 from vitzoo.files.platform.processes import (
+    SESSION,
     exit_code,
     kill_group,
     ran_out_of_time,
@@ -122,7 +123,7 @@ def _run(request: str, limits: Limits, source: int, target: int) -> tuple[int | 
             stdout=target,
             stderr=output,
             env={"OMP_NUM_THREADS": "1"} | {n: os.environ[n] for n in KEPT if n in os.environ},
-            start_new_session=True,
+            **SESSION,
         )
         code, end = None, time.monotonic() + WAITING * limits.cpu
         try:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from vitzoo.files.platform.processes import (
+    GROUP,
     exit_code,
     is_closed_pipe,
     kill_group,
@@ -52,7 +53,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL if quiet else None,
             env=os.environ | env,
-            process_group=0 if group else None,
+            **(GROUP if group else {}),
         )
         self._path: list[str] | None = search_path()
 

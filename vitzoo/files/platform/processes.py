@@ -18,6 +18,9 @@ from pathlib import Path
 from typing import Any
 
 PROCESS = Path("/proc/self")  # here Linux describes this process; other systems have no such folder
+# Options of Popen for a process that leads a group; Windows ignores them, see `lead_group`
+SESSION: dict[str, Any] = {"start_new_session": True}  # without the terminal
+GROUP: dict[str, Any] = {"process_group": 0}
 LIMITS, LIMITS_FORM = 9, "qqIQQIQII48xQ24x"  # JOBOBJECT_EXTENDED_LIMIT_INFORMATION
 KILL_ON_CLOSE, NO_DIALOG, TIME, MEMORY = 0x2000, 0x400, 0x2, 0x100  # its flags
 COUNTERS, COMMITTED = "II8Q", 8  # PROCESS_MEMORY_COUNTERS, and the place of PagefileUsage in it
