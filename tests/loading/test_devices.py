@@ -3,11 +3,14 @@
 import pytest
 import safetensors.torch
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import vitzoo
 from helpers import SPEC, fill, refuses
 from tables import check_all
 from vitzoo.errors import InvalidOption
+from vitzoo.registry.registry import registry
 
 NAME = "vit_digits"
 CALLS = {
@@ -20,6 +23,8 @@ CALLS = {
     "dtype": {"dtype": torch.bfloat16, "num_classes": 3},
     "dynamic": {"dynamic": True, "num_classes": 3},
 }
+
+DYNAMIC = {"learned", "learned_2d", "rope", "sincos_2d"}
 
 
 @pytest.mark.parametrize("way", ["default", "context"])
@@ -111,3 +116,34 @@ def test_a_device_that_is_not_here(pretrained):
         assert repr(device)[:20] in str(caught.value)
 
     check_all({repr(device): device for device in TYPES}, check)
+
+
+class NoFloat64(TorchDispatchMode):
+    """A device without float64, as MPS: every result of an operation on it is checked."""
+
+    def __torch_dispatch__(self, function, _types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor) and tensor.device.type == "meta":
+                self.count += 1
+                assert tensor.dtype is not torch.float64, function
+        return result
+
+    count = 0
+
+
+def test_nothing_is_float64_on_a_device():
+    """Networks of every kind of position: moved, at other sizes, trained and evaluated."""
+
+    def check(name):
+        spec = SPEC | {"pos_embed": name, "pool": "mean" if name != "learned" else "class"}
+        with NoFloat64() as mode:
+            model = vitzoo.create(spec, device="cpu", dynamic=name in DYNAMIC).to("meta")
+            optimizer = torch.optim.AdamW(vitzoo.param_groups(model, 1e-3, weight_decay=0.1))
+            for size in (32, 40) if name in DYNAMIC else (32,):
+                model(torch.zeros(2, 3, size, size, device="meta")).sum().backward()
+            optimizer.step()
+            model.eval()(torch.zeros(2, 3, 32, 32, device="meta"))
+        assert mode.count > 100
+
+    check_all({name: name for name in registry().parts["position embedding"]}, check)
