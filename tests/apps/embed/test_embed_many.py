@@ -169,7 +169,8 @@ def test_threads_of_one_process_exclude_each_other(tmp_path, system):
             assert not third
     with claim(part) as free:
         assert free
-    assert (tmp_path / ".part-000003.parquet.lock").exists() == (system == "darwin")
+        assert (tmp_path / ".part-000003.parquet.lock").exists() == (system == "darwin")
+    assert [path.name for path in tmp_path.iterdir()] == [".writing.lock"]
 
 
 @pytest.fixture

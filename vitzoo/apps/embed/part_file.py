@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -94,11 +94,18 @@ def claim(path: Path) -> Iterator[bool]:
     with os.fdopen(fd, "rb") as file, ExitStack() as held:
         free = lock_byte(file.fileno(), number)
         if free is None:
+            own = path.with_name(f".{path.name}.lock")
             try:
-                held.enter_context(locked(path.with_name(f".{path.name}.lock"), path, 0))
+                held.enter_context(locked(own, path, 0))
+                held.callback(_remove, own)  # before the lock is free
             except Timeout:
                 free = False
         yield free is not False
+
+
+def _remove(lock: Path) -> None:
+    with suppress(OSError):  # Windows removes no open file; filelock does it afterwards
+        lock.unlink()
 
 
 def write_part(path: Path, form: Form, count: int, rows: Iterable[tuple[str, Row]]) -> None:
