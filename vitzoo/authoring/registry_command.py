@@ -94,7 +94,7 @@ def pin_command(file: Path | None, every: bool, dry_run: bool, as_json: bool) ->
 
     rows = pin(file, write=not dry_run) if file else pin_all(write=not dry_run)
     print_rows(rows, ("weights", "state", "sha256", "size", "revision"), as_json=as_json)
-    done, kinds = {"pinned", "already"}, {row.kind for row in rows}
+    done, kinds = {"pinned", "already"}, {row.state.partition(":")[0] for row in rows}
     if kinds - done - ({"gated", "missing"} if every else set()) or (kinds and not kinds & done):
         raise Exit(1)
 

@@ -7,19 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitzoo import settings
+from vitzoo import errors, settings
 from vitzoo.authoring.registry_check import read
 from vitzoo.authoring.registry_target import editable_manifests
-from vitzoo.errors import (
-    AccessDenied,
-    AuthenticationError,
-    NetworkError,
-    NotFoundOnHub,
-    Offline,
-    PinError,
-    RegistryError,
-    WeightsError,
-)
+from vitzoo.errors import NetworkError, PinError, WeightsError
 from vitzoo.files.access import write_atomic
 from vitzoo.inventory import parallel
 from vitzoo.log import log
@@ -46,11 +37,6 @@ class Pinned:
     size: int | None = None
     revision: str = ""
 
-    @property
-    def kind(self) -> str:
-        """The state without its cause."""
-        return self.state.partition(":")[0]
-
 
 def pin_all(*, write: bool = True) -> list[Pinned]:
     """Pin the manifests of the core and of all plugins that are installed editable.
@@ -67,7 +53,7 @@ def pin_all(*, write: bool = True) -> list[Pinned]:
         prefix = "" if namespace == CORE else f"{namespace}/"
         try:
             found += pin(file, write=write, prefix=prefix, strict=False)
-        except (RegistryError, OSError) as error:
+        except (errors.RegistryError, OSError) as error:
             found.append(Pinned(f"{prefix}*", f"failed: {file}: {error}"))
     return found
 
@@ -111,7 +97,7 @@ def pin(file: Path, *, write: bool = True, prefix: str = "", strict: bool = True
         for label, entry in entries.items():
             if label in answers:
                 found.append(_pinned(label, *entry, answers[label], strict=strict))
-        if write and any(row.kind == "pinned" for row in found):
+        if write and any(row.state == "pinned" for row in found):
             write_atomic(file.resolve(), with_ends_of(before, tomlkit.dumps(document)))
     return found
 
@@ -128,7 +114,7 @@ def _asked(file: HubFile) -> Pin | WeightsError:
     for attempt in range(1, attempts + 1):
         try:
             return request_pin(file)
-        except Offline:
+        except errors.Offline:
             raise
         except (NetworkError, PinError) as error:
             failure, asked = error, getattr(error, "retry_after", None)
@@ -156,8 +142,9 @@ def _pinned(
     if isinstance(stated, PinError) and strict:
         raise stated
     if isinstance(stated, WeightsError):
-        gated = isinstance(stated, AccessDenied | AuthenticationError)
-        kind = "gated" if gated else "missing" if isinstance(stated, NotFoundOnHub) else "failed"
+        gated = isinstance(stated, errors.AccessDenied | errors.AuthenticationError)
+        missing = isinstance(stated, errors.NotFoundOnHub)
+        kind = "gated" if gated else "missing" if missing else "failed"
         return Pinned(label, f"{kind}: {stated}", row.sha256, row.size, row.revision)
     _write(table, stated, pinned=bool(row.sha256))
     return Pinned(label, "pinned", stated.sha256, stated.size, stated.commit)
