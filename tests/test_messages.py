@@ -93,6 +93,23 @@ head = "lost/flat"
 params = 5717416
 source = "made up"
 """
+ROW = """
+[variants.net.weights.{}]
+{}
+pretraining_data = "ImageNet-{}"
+repo = "acme/net"
+file = "model.safetensors"
+pin = "first-use"
+format = "timm"
+license = "MIT"
+source = "made up"
+preprocessing = {{ mean = [0.5], std = [0.5], interpolation = "bicubic" }}
+"""
+SEVERAL = (
+    VARIANT_ALONE.replace('head = "lost/flat"\n', "")
+    + ROW.format("in1k", "size = 22900000\ntop1 = 75.5\ndefault = true", "1k")
+    + ROW.format("in21k", "predicted_size = 39000000", "21k")
+)
 ACME = {"acme/__init__.py": "raise ImportError('no import')\n", "acme/registry.toml": MANIFEST}
 
 
@@ -379,7 +396,7 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         "weights_as_pretrained": lambda _: vitzoo.create("vit_b16", pretrained="augreg_in21k"),
         "part_misspelt": lambda _: vitzoo.create(SMALL, head="liner"),
         "label_set_misspelt": lambda _: vitzoo.labels("imagenet1k"),
-        "weights_misspelt": lambda _: vitzoo.create("vit_b16", weights="augreg_in21"),
+        "weights_misspelt": lambda w: w.acme(SEVERAL) and vitzoo.create("acme/net", weights="in21"),
     },
     "registry": {
         "missing_key": lambda w: w.manifest("heads = {}"),
