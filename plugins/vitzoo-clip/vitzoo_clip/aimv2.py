@@ -22,17 +22,13 @@ class Aimv2Format(TowerFormat):
         """Return what a config states; `qkv_bias` belongs to the pool, too."""
         found = super().stated(config)
         if found.get("pool") == QUERY:
-            found["pool"] = {"name": QUERY, "bias": found["block"].get("qkv_bias", False)}
+            found["pool"] = {"name": QUERY, "bias": found.get("block", {}).get("qkv_bias", False)}
         return found
 
-    def head(self, config: Config) -> dict[str, Any]:
-        """Return the projection of the whole model."""
-        if config.get("model_type") != "aimv2":
-            return {"num_classes": 0}
-        table = self.own_config(config)
-        expected = "true in a whole model, whose projection reads the pooled vector"
-        formats.check_config(table.get("use_head") is True, "use_head", expected, False)
-        return {"num_classes": formats.count_of("projection_dim", table.get("projection_dim", 512))}
+
+def _pooled(value: Any) -> dict[str, Any]:
+    formats.expect(value is True, "true in a whole model, whose projection reads the pooled vector")
+    return {"pool": QUERY}
 
 
 def _epsilon(value: Any) -> dict[str, Any]:
@@ -54,14 +50,14 @@ CONFIG = formats.WITH_MLP.without("hidden_act", "layer_norm_eps").but(
         "use_head": (formats.choice({True: QUERY, False: "mean"}, "pool"), True),
         "is_native": (formats.choice({True: NATIVE, False: "learned"}, "pos_embed"), False),
     },
-    applied={"projection_dim": formats.read_with},
     fixed={"hidden_act": ("silu",)},
     defaults={**formats.sizes(1024, 24, 8, 2816), "patch_size": 14},
     network={"class_token": False, "block": BLOCK},
 )
+WHOLE = CONFIG.but({"projection_dim": (formats.read_with, 512), "use_head": (_pooled, True)})
 aimv2 = Aimv2Format(
     "aimv2/transformers",
-    configs=dict.fromkeys(("aimv2_vision_model", "aimv2"), CONFIG),
+    configs={"aimv2_vision_model": CONFIG, "aimv2": WHOLE},
     towers=("vision_config",),
     larger=("aimv2",),
     shared=("projection_dim",),

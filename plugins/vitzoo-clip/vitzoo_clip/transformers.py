@@ -82,6 +82,17 @@ class TowerFormat(TransformersFormat):
             return None
         return tensor[(0,) * lead]
 
+    def head(self, config: Config) -> dict[str, Any]:
+        """Return the classifier, or the projection, which an image tower alone does not have."""
+        if formats.is_classifier(config):
+            return {"num_classes": formats.classes_of(config)}
+        alone = any(name.endswith("VisionModel") for name in formats.architectures(config))
+        table = self.config_table(config)
+        if alone or table is None or "projection_dim" not in table.defaults:
+            return {"num_classes": 0}
+        width = self.own_config(config).get("projection_dim")
+        return {"num_classes": formats.count_of("projection_dim", width)}
+
 
 def _leading(key: str) -> int:
     return next((axes for end, axes in LEADING.items() if key.endswith(end)), 0)
@@ -113,17 +124,6 @@ class TransformersTower(TowerFormat):
         if table is None or type(side) is not int or type(patch) is not int or not side % patch:
             return found
         return found | {"patch_embed": {**table.network.get("patch_embed", {}), "name": CROPPED}}
-
-    def head(self, config: Config) -> dict[str, Any]:
-        """Return the classifier, or the projection, which an image tower alone does not have."""
-        if formats.is_classifier(config):
-            return {"num_classes": formats.classes_of(config)}
-        alone = any(name.endswith("VisionModel") for name in formats.architectures(config))
-        table = self.config_table(config)
-        if alone or table is None or "projection_dim" not in table.defaults:
-            return {"num_classes": 0}
-        width = self.own_config(config).get("projection_dim")
-        return {"num_classes": formats.count_of("projection_dim", width)}
 
 
 transformers_clip = TransformersTower(
