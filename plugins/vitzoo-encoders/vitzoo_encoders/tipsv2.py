@@ -23,8 +23,6 @@ CONFIG = formats.WITH_GATE.but(
     defaults={"image_size": 448, "patch_size": 14},
     network={"num_classes": 0},
 )
-
-
 transformers_tipsv2 = TransformersFormat(
     "tipsv2/transformers",
     configs=dict.fromkeys(("tipsv2", "tipsv2_vision_model"), CONFIG),
