@@ -130,6 +130,8 @@ def test_ways_to_write_it(folder, small, changes, row):
         ({"do_pad": True}, ["do_pad", "True"]),  # OWLv2, Janus
         ({"do_image_splitting": True}, ["do_image_splitting", "True"]),  # Idefics3
         ({"keep_aspect_ratio": True}, ["keep_aspect_ratio", "True"]),  # DPT
+        ({"crop_to_patches": True}, ["crop_to_patches", "True"]),  # InternVL
+        ({"do_affine_transform": True}, ["do_affine_transform", "True"]),  # ViTPose
     ],
     ids=lambda value: str(value)[:30],
 )

@@ -11,7 +11,11 @@ from vitzoo.schema.reader import MAX_PX, describe
 from vitzoo.schema.rows import Preprocessing
 
 NAFLEX = "max_num_patches"  # key of SigLIP 2 NaFlex
-FURTHER = ("do_pad", "do_image_splitting", "keep_aspect_ratio")  # steps of other processors
+STEPS = (  # that are read, or that do not act on RGB images
+    *("do_resize", "do_rescale", "do_normalize", "do_center_crop"),
+    *("do_convert_rgb", "do_reduce_labels"),
+)
+FURTHER = ("keep_aspect_ratio", "crop_to_patches")  # besides all other names in do_
 RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # as Pillow numbers them
 
 
@@ -87,9 +91,10 @@ def read_processor(table: Mapping[str, Any]) -> Preprocessing:
     for step in ("do_resize", "do_rescale"):
         if table.get(step, True) is not True:
             raise InvalidOption(f"{step} is {describe(table[step])}")
-    for step in FURTHER:
-        if table.get(step):
-            raise InvalidOption(f"{step} is {describe(table[step])}, a step that vitzoo lacks")
+    for step, value in table.items():
+        further = step in FURTHER or (step.startswith("do_") and step not in STEPS)
+        if further and value:
+            raise InvalidOption(f"{step} is {describe(value)}, a step that vitzoo lacks")
     factor = table.get("rescale_factor", 1 / 255)
     if not isinstance(factor, float) or not math.isclose(factor, 1 / 255, rel_tol=1e-3):
         raise InvalidOption(f"rescale_factor is {describe(factor)}")
