@@ -131,6 +131,12 @@ def test_a_trunk_that_is_not_registered(file, digits, name):
     same_logits(model, (images, logits(digits, head, images)))
 
 
+def test_a_trunk_on_the_hub_has_to_be_passed(file, digits):
+    written(file, digits, Trunk(DIGITS.sha256, weights="hf://acme/net@main/x"))
+    with refuses(CheckpointError, file, "pass the address: --weights hf://acme/net@main/x"):
+        vitzoo.create(file)
+
+
 def test_arguments_of_create(file, digits):
     written(file, digits, REGISTERED)
     model = vitzoo.create(file, num_classes=2, image_size=56, dtype=torch.float64)

@@ -154,6 +154,10 @@ class SavedClassifier(WeightsSource):
             if not path.is_file():
                 raise CheckpointError(f"{needs}, which are not in the same folder; {other}")
             return identified(open_unregistered(path, self.zoo), self.zoo)
+        if on_hub(trunk.weights):  # what a file states alone is not fetched
+            raise CheckpointError(
+                f"{needs}; pass the address: --weights {trunk.weights} (weights=)"
+            )
         name, weights = parts_of_name(trunk.weights)
         try:
             variant = self.zoo.variant(name)
