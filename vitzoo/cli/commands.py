@@ -51,7 +51,7 @@ COMMANDS = {  # name: module and summary; `vitzoo --help` imports no command
 
 def own_commands() -> list[str]:
     """Return the commands of vitzoo, without those of an app whose folder is not there."""
-    root = __file__.removesuffix("/cli/commands.py")
+    root = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120
     return [
         name
         for name, (module, _) in COMMANDS.items()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -16,7 +17,7 @@ from vitzoo.plugin.info import PluginInfo, renewal
 from vitzoo.plugin.switches import NOT
 from vitzoo.schema.reader import describe
 
-HERE = f"{Path(__file__).parents[1]}/"  # lines of vitzoo are not reported
+HERE = f"{Path(__file__).parents[1]}{os.sep}"  # lines of vitzoo are not reported
 MAX_TEXT = 1000  # characters of an error's text
 
 
