@@ -315,4 +315,7 @@ def _pool(config: Config, arguments: Config, spec: Spec, *, class_token: Any) ->
     formats.check_config(not config.get(RESET), "timm_pool", f"{own!r} or 'avg'", kind, OPEN_CLIP)
     if kind == "avg":
         return {"pool": "mean" if after is False else {"name": "mean", "norm_first": False}}
+    rotary = spec.pos_embed.name.rpartition("/")[2].startswith("rope")
+    if kind == "map" and (rotary or config["architecture"].startswith(EVA)):  # timm's `Eva`
+        return {"pool": {"name": "attention", "prefix": True}}
     return {"pool": TIMM_POOLS[str(kind)]}
