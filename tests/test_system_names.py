@@ -43,19 +43,6 @@ KEYWORDS = {
 }  # fmt: skip
 FOLDERS = ("/proc", "/sys/", "/dev/")
 
-NOT_YET = {  # modules about processes, which follow
-    "vitzoo/__init__.py",
-    "vitzoo/apps/bench/worker.py",
-    "vitzoo/apps/convert/pickle_worker.py",
-    "vitzoo/apps/convert/pickles.py",
-    "vitzoo/apps/embed/part_file.py",
-    "vitzoo/apps/embed/processes.py",
-    "vitzoo/apps/predict/cores.py",
-    "vitzoo/authoring/plugin_check.py",
-    "vitzoo/authoring/registry_load.py",
-    "vitzoo/cli/environment.py",
-}
-
 
 def system_names(source: str) -> list[str]:
     """Return the names in a module that differ between systems."""
@@ -108,5 +95,5 @@ def test_only_the_platform_folder_knows_the_system():
         for file in files
         if not file.is_relative_to(PLATFORM) and (names := system_names(file.read_text("utf-8")))
     }
-    assert found.keys() <= NOT_YET, found
+    assert found == {}
     assert system_names((PLATFORM / "files.py").read_text("utf-8"))

@@ -9,21 +9,17 @@ import os
 import sys
 
 
-def _check_system(system: str, python: "tuple[int, ...]") -> None:
-    """Raise ImportError where vitzoo does not run, before one of its imports fails.
+def _check_python(version: "tuple[int, ...]") -> None:
+    """Raise ImportError for a version of Python that is too old, before another import fails.
 
     The command `vitzoo` ends with the message instead. This module is also read by older versions
     of Python, so nothing above the call needs Python 3.11.
     """
-    known = system in ("linux", "darwin", "win32")
-    if known and python >= (3, 11):
+    if version >= (3, 11):
         return
-    fix = "use a Linux container or a virtual machine"
-    if known:
-        fix = "create a new environment with a newer Python and install vitzoo there"
     message = (
-        f"vitzoo {__version__} needs Linux, macOS or Windows, and Python 3.11 or newer; this is "
-        f"Python {python[0]}.{python[1]} on {system}; {fix}"
+        f"vitzoo {__version__} needs Python 3.11 or newer; this is Python {version[0]}."
+        f"{version[1]}; create a new environment with a newer Python and install vitzoo there"
     )
     called = getattr(sys, "argv", None) or [""]
     module = called[0] == "-m" and "vitzoo" in getattr(sys, "orig_argv", ())
@@ -44,8 +40,8 @@ def _leave_directory() -> None:
 
 
 __version__ = "0.1.0"
-# A call, so that type checkers on other systems do not take the rest for unreachable.
-_check_system(sys.platform, sys.version_info[:2])
+# A call, so that type checkers do not take the rest for unreachable.
+_check_python(sys.version_info[:2])
 _leave_directory()
 
 from importlib import import_module  # noqa: E402
