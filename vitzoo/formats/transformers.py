@@ -198,7 +198,8 @@ class TransformersFormat(Format):
         found, table = super().stated(config), self.config_table(config)
         if table is None or "mlp_ratio" not in table.applied:
             return found
-        return merged(found, _mlp(self.own_config(config), found.get("embed_dim", 0), self.gated))
+        known = {k: v for k, v in self.own_config(config).items() if k in table.applied}
+        return merged(found, _mlp(known, found.get("embed_dim", 0), self.gated))
 
     def num_heads(self, config: Config, tensors: Tensors) -> int | None:
         heads = self.own_config(config).get("num_attention_heads")
