@@ -66,6 +66,7 @@ USES = {
 }
 
 
+@pytest.mark.needs("names")
 @pytest.mark.parametrize(
     "home", ["file", "file/below", LONG * 13, ("n" * 200 + "/") * 20, "folder\n\x1b[2J"]
 )
@@ -114,6 +115,7 @@ PATHS = {
 }
 
 
+@pytest.mark.needs("names")
 @pytest.mark.parametrize("path", [NUL, LONG, f"{LONG}/x", "\udcff\udc80"], ids=repr)
 @pytest.mark.parametrize("use", PATHS)
 def test_impossible_and_strange_paths(use, path, monkeypatch, tmp_path):
@@ -170,6 +172,7 @@ print("codes", *codes, file=sys.stderr)
 """
 
 
+@pytest.mark.needs("descriptors")
 def test_a_working_directory_that_was_deleted(tmp_path):
     gone = tmp_path / "gone"
     gone.mkdir()

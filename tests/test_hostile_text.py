@@ -122,6 +122,7 @@ def tensors(values, metadata):
     return len(text).to_bytes(8, "little") + text + data
 
 
+@pytest.mark.needs("names")
 @pytest.mark.parametrize("kind", FILES)
 def test_files_and_their_names(kind):
     ending, contents = FILES[kind]
@@ -166,6 +167,7 @@ LOCKS = {
 }
 
 
+@pytest.mark.needs("names")
 @given(STATED, NAMES, st.sampled_from(sorted(LOCKS)))
 def test_lock_files(text, name, kind):
     pin = {"commit": COMMIT, "size": 5, "sha256": "ab" * 32, "endpoint": text}
@@ -190,6 +192,7 @@ MANIFESTS = {
 }
 
 
+@pytest.mark.needs("names")
 @given(STATED, NAMES, st.sampled_from(sorted(MANIFESTS)))
 def test_registry_files(text, name, kind):
     with tempfile.TemporaryDirectory() as folder:
@@ -267,6 +270,7 @@ def test_markup_in_a_summary_is_shown(local_registry):
         assert text in " ".join(re.sub(r"\x1b\[[0-9;]*m", "", screen).split())
 
 
+@pytest.mark.needs("names")
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_names_that_are_no_utf_8(tmp_path, encoding):
     file = tmp_path / os.fsdecode(b"\xff\xe9") / "größe.npz"

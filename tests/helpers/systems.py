@@ -24,6 +24,7 @@ SYSTEM = sys.platform
 LEFT = pytest.StashKey[Any]()  # the numbers of tests that were left out, by feature
 ROOT = Path(__file__).parents[2]
 MOST = 200  # longer collections are data
+FAKES = "from other_systems import"  # in files that run other systems on fakes, made of POSIX calls
 POSIX, LINUX = ("linux", "darwin"), ("linux",)
 MODULES = ("os", "signal", "socket", "resource")
 
@@ -183,6 +184,13 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("the tests read and write UTF-8; set PYTHONUTF8=1")
 
 
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Import no file on fakes of other systems where the calls do not exist that they replace."""
+    if SYSTEM in LINUX or collection_path.suffix != ".py":
+        return None
+    return FAKES in collection_path.read_text("utf-8") or None
+
+
 @pytest.hookimpl(trylast=True)  # after -m deselects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect the tests that need what this system lacks."""
@@ -216,3 +224,4 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         why = ", ".join(f"{FEATURES[name].what} ({n})" for name, n in left.items() if name)
         terminalreporter.section("what this system lacks")
         terminalreporter.line(f"{left['']} tests were left out: they need {why}")
+        terminalreporter.line("Files that fake other systems were left out as well")

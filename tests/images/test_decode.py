@@ -626,6 +626,7 @@ def test_the_largest_images_take_at_most_1_gib(tmp_path):
 # Names and folders
 
 
+@pytest.mark.needs("names")
 def test_a_name_that_cannot_be_printed(tmp_path):
     name = os.fsencode(tmp_path) + b"/\xff\x1b[31m\n.png"
     with open(name, "wb") as file:  # noqa: PTH123  # bytes are no path

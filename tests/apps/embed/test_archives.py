@@ -584,6 +584,7 @@ def test_wrong_size_statistics_do_not_end_the_process(tmp_path):
     says(found.text, "histogram size mismatch")
 
 
+@pytest.mark.needs("descriptors")
 def test_a_parquet_file_that_changes_or_vanishes_gives_errors_of_its_rows(parquet):
     path = parquet("p.parquet", {"image": [b"1", b"2"]})
     pieces = find_pieces("p.parquet")

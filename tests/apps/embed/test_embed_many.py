@@ -330,6 +330,7 @@ def test_a_folder_of_an_earlier_version_is_counted_as_it_was_written(
         embed(predictor, [*longer, "photos-2/d.png"], "new", workers=1)
 
 
+@pytest.mark.needs("names")
 def test_the_bytes_of_a_folder_do_not_depend_on_the_locale(data, tmp_path, monkeypatch):
     """Names in archives and Parquet files are text; names of files are bytes."""
     monkeypatch.chdir(tmp_path)

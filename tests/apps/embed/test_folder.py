@@ -220,6 +220,7 @@ def test_links_and_pipes_that_are_replaced_or_removed(data, tmp_path):
     assert target.read_text() == "of another program"
 
 
+@pytest.mark.needs("names")
 def test_a_folder_whose_name_is_no_utf8_has_the_same_files(data, tmp_path):
     out = tmp_path / os.fsdecode(b"vectors\xff")
     for computed in (3, 0):

@@ -137,6 +137,7 @@ def test_a_file_of_two_sources_is_an_error_and_a_list_keeps_every_line(folder, f
     assert found[1] == found[4] == found[5] == "photos/b.jpg"
 
 
+@pytest.mark.needs("names")
 def test_a_name_with_the_characters_of_a_pattern_is_itself(folder):
     for name in ("x[1].jpg", "{a,b}.jpg", "*.jpg"):
         folder.joinpath(name).write_bytes(b"!")
