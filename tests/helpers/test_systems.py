@@ -12,7 +12,7 @@ import pytest
 
 import systems
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 MODULES = ("fcntl", "resource", "pwd", "grp", "termios", "pty", "tty")
 NAMES = (
     *("fork", "mkfifo", "geteuid", "getuid", "chown", "killpg", "setsid", "pread", "pwrite"),
