@@ -52,7 +52,7 @@ class Stamp:
 
 def stamps_folder(home: Path) -> Path:
     """Return the folder of the stamps of this machine; on Linux, those of all such machines."""
-    return home / "stamps" / system.machine()
+    return home.joinpath("stamps", system.machine())
 
 
 class Stamps:
