@@ -13,11 +13,8 @@ from PIL import Image
 import vitzoo
 from helpers import fill
 
-pytestmark = [
-    pytest.mark.gpu,
-    # torch 2.11 warns about its own code when it compiles for the first time
-    pytest.mark.filterwarnings("ignore:.torch.jit.script_method:DeprecationWarning"),
-]
+# Machines with a GPU often have another version of torch, which warns about its own code.
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 
 DIGITS = "docs/examples/digits"
 OUTPUTS = ("logits", "pooled", "blocks.1")
