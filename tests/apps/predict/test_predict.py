@@ -266,6 +266,7 @@ def test_an_empty_folder_is_an_error(run, tmp_path):
     says(err, f"folder {tmp_path}", "no images", ".png, .jpg")
 
 
+@pytest.mark.needs("names")
 @pytest.mark.parametrize("form", [(), ("--json",)])
 def test_names_from_outside_cannot_write_to_the_terminal(run, classifier, tmp_path, form):
     classifier.labels = ("\x1b[31mred\n",) * 1000
