@@ -48,6 +48,7 @@ def test_the_paper_is_the_default():
         ({"pool": {"name": "mean", "norm_first": False}}, []),
         ({"pool": {"name": "attention", "num_heads": 4}}, []),
         ({"pool": {"name": "attention", "num_heads": 2}}, ["pool = attention (num_heads = 2)"]),
+        ({"pool": {"name": "attention", "prefix": True}}, ["pool = attention (prefix = true)"]),
         ({"pos_embed": {"name": "rope", "temperature": 100.0}}, []),
         ({"pos_embed": {"name": "rope", "temperature": 9.0}},
          ["pos_embed = rope (temperature = 9.0)"]),

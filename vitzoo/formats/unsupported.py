@@ -41,6 +41,8 @@ def attention_like_blocks(spec: Spec) -> bool:
     block: dict[str, Any] = {"num_heads": spec.num_heads, "mlp_dim": spec.mlp_dim}
     block |= {"norm_eps": spec.block.norm_eps, "activation": spec.block.activation}
     options = block | dict(spec.pool.options)
+    if options.get("prefix") and (spec.class_token or spec.num_registers):
+        return False  # timm's attends to the patches alone
     return spec.pool.name == "attention" and all(options[key] == block[key] for key in block)
 
 
