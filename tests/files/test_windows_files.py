@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import hashlib
 import os
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -238,6 +240,24 @@ def test_links_folders_and_placeholders(windows, tmp_path):
     windows.opened.clear()
     os.close(access.open_regular(tmp_path / "file"))
     assert [flags for _, flags in windows.opened] == [0x0020_0000, 0]
+
+
+def test_a_missing_file_keeps_nothing_of_its_callers(tmp_path):
+    """A cycle with the error would keep an open file, and its folder could not be removed."""
+
+    class File:
+        pass
+
+    def load():
+        file = File()
+        assert access.open_regular(tmp_path / "none") is None
+        return weakref.ref(file)
+
+    gc.disable()
+    try:
+        assert load()() is None
+    finally:
+        gc.enable()
 
 
 def test_positions_beyond_4_gib_and_the_end(tmp_path):

@@ -78,10 +78,9 @@ def _open(path: str, flags: int, attributes: int) -> int:
     how = new if flags & os.O_CREAT else OPEN_EXISTING
     handle: int = _kernel.CreateFileW(path, access, SHARE_ALL, None, how, attributes, None)
     if handle == _address(-1).value:
-        error = _error(path)
         if os.path.isdir(path):  # noqa: PTH112  # it never raises
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path) from error
-        raise error
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        raise _error(path)  # in a variable, it would be a cycle that keeps the callers' files open
     return handle
 
 
