@@ -173,4 +173,4 @@ def _kernel32() -> Any:
         import ctypes
 
         return ctypes.WinDLL("kernel32")
-    raise NotImplementedError
+    raise OSError("only Windows has kernel32")
