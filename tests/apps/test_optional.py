@@ -80,6 +80,7 @@ def copied(folder: Path, gone: list[str]) -> Path:
         return gone if Path(place).name == "apps" else ()
 
     shutil.copytree(PACKAGE, folder / "vitzoo", copy_function=os.symlink, ignore=ignore)
+    (folder / "vitzoo" / "registry.toml").symlink_to(PACKAGE.parent / "registry.toml")
     return folder
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import ntpath
 import os
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from types import SimpleNamespace
 
 import vitzoo
@@ -35,7 +35,8 @@ def test_commands_are_found(monkeypatch):
 
 
 def test_another_process_finds_vitzoo(monkeypatch):
-    monkeypatch.setattr(importing, "Path", PureWindowsPath)
+    windows = SimpleNamespace(path=ntpath, fspath=os.fspath)
+    monkeypatch.setattr(importing, "os", windows)
     monkeypatch.setattr(importing, "__file__", rf"{ROOT}\plugin\importing.py")
     assert importing.search_path()[-1] == r"C:\lib"
 

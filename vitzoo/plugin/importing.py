@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -30,6 +29,6 @@ def search_path() -> list[str]:
     `python -c` and notebooks have the working directory as `''`. A file in it must not take the
     place of a module. The folder of vitzoo is the last entry if it was only there.
     """
-    own = str(Path(__file__).parents[2])
+    own = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))  # noqa: PTH120
     path = [one for one in sys.path if isinstance(one, str) and os.path.normpath(one) != "."]
     return path if own in path else [*path, own]

@@ -493,7 +493,7 @@ def test_a_full_disk_leaves_no_part(data, predictor, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr("vitzoo.files.platform.files.sync", full)
     with refuses(StoreError, "No space left on device", "make room"):
         embed(predictor, data / "photos", out, workers=1)
     monkeypatch.undo()

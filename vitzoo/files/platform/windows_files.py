@@ -21,7 +21,8 @@ from typing import Any
 
 from vitzoo.files.names import WINDOWS_DEVICE
 
-assert sys.platform == "win32"  # noqa: S101  # type checkers read the rest for Windows only
+if sys.platform != "win32":  # type checkers read the rest for Windows only
+    raise ImportError("this module is for Windows")
 
 GENERIC_READ, GENERIC_WRITE = 0x8000_0000, 0x4000_0000
 SHARE_ALL = 1 | 2 | 4  # reading, writing, and renaming or removing
