@@ -76,12 +76,29 @@ else:
         return getattr(error, "strerror", None) or error
 
 
+def copy_nothing(source: int, target: int, size: int, start: int, to: int) -> int:
+    """Copy nothing: the system has no call that shares blocks on every file system."""
+    return 0
+
+
+def temporary_file() -> int:
+    """Open a file without a name, which vanishes when it is closed."""
+    from tempfile import TemporaryFile
+
+    with TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
 if sys.platform == "linux":
-    sync, copy_file_range = os.fsync, os.copy_file_range
+    sync = os.fsync
+    # A Python that was built for glibc before 2.27, as conda's can be, lacks two calls of Linux.
+    copy_file_range = getattr(os, "copy_file_range", copy_nothing)
 
     def unnamed_file() -> int:
-        """Open a file in memory; on macOS and Windows, a temporary file without a name."""
-        return os.memfd_create("vitzoo", os.MFD_CLOEXEC)
+        """Open a file in memory, or a temporary file where Python has no such files."""
+        if hasattr(os, "memfd_create"):
+            return os.memfd_create("vitzoo", os.MFD_CLOEXEC)
+        return temporary_file()
 
     def machine() -> str:
         """Return the name of the folder with this machine's stamps; empty on Linux."""
@@ -102,16 +119,7 @@ else:
             """Return the name of the folder with this machine's stamps."""
             return f"macos-{os.uname().nodename.partition('.')[0]}"  # a network adds its domain
 
-    def copy_file_range(source: int, target: int, size: int, start: int, to: int) -> int:
-        """Copy nothing: these systems have no call that shares blocks on every file system."""
-        return 0
-
-    def unnamed_file() -> int:
-        """Open a file that vanishes when it is closed."""
-        from tempfile import TemporaryFile
-
-        with TemporaryFile() as file:
-            return os.dup(file.fileno())
+    copy_file_range, unnamed_file = copy_nothing, temporary_file
 
 
 def state(fd: int) -> State:

@@ -21,6 +21,7 @@ PROCESS = Path("/proc/self")  # here Linux describes this process; other systems
 # Options of Popen for a process that leads a group; Windows ignores them, see `lead_group`
 SESSION: dict[str, Any] = {"start_new_session": True}  # without the terminal
 GROUP: dict[str, Any] = {"process_group": 0}
+OFD_SETLK = 37  # a command of Linux; a Python that was built for an old glibc has no name for it
 LIMITS, LIMITS_FORM = 9, "qqIQQIQII48xQ24x"  # JOBOBJECT_EXTENDED_LIMIT_INFORMATION
 KILL_ON_CLOSE, NO_DIALOG, TIME, MEMORY = 0x2000, 0x400, 0x2, 0x100  # its flags
 COUNTERS, COMMITTED = "II8Q", 8  # PROCESS_MEMORY_COUNTERS, and the place of PagefileUsage in it
@@ -46,7 +47,7 @@ def lock_byte(fd: int, number: int) -> bool | None:
 
         try:
             lock = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
-            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, lock)
+            fcntl.fcntl(fd, OFD_SETLK, lock)
         except (BlockingIOError, PermissionError):  # a system may say either
             return False
         return True
