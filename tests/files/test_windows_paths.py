@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import vitzoo
+from internals import main
 from vitzoo.cli import commands
 from vitzoo.plugin import guard, importing
 
@@ -32,6 +33,19 @@ def test_commands_are_found(monkeypatch):
     found = commands.own_commands()
     assert {"list", "predict"} <= {*found}
     assert "embed" not in found
+
+
+def test_patterns_reach_the_commands(monkeypatch, tmp_path, capsys):
+    """Click expands patterns on Windows, quoted or not, in another order than `vitzoo embed`."""
+    windows = SimpleNamespace(**{**vars(os), "name": "nt"})
+    monkeypatch.setattr("click.core.os", windows)
+    monkeypatch.chdir(tmp_path)
+    Path("vit_b16").touch()
+    monkeypatch.setattr("sys.argv", ["vitzoo", "list", "vit_b*"])
+    assert main() == 0
+    assert {"vit_b16", "vit_b32"} <= {
+        line.split()[0] for line in capsys.readouterr().out.splitlines()
+    }
 
 
 def test_another_process_finds_vitzoo(monkeypatch):

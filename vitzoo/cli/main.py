@@ -196,7 +196,12 @@ def _run(args: Sequence[str] | None) -> int:
 
             return complete(cli, COMPLETE, instruction)
         restore_help(cli)
-        code = cli.main(args, prog_name="vitzoo", standalone_mode=False)
+        code = cli.main(
+            args,
+            prog_name="vitzoo",
+            standalone_mode=False,
+            windows_expand_args=False,  # commands that take patterns expand them
+        )
     except click.ClickException as error:
         error.message = printable(error.message)  # type: ignore[misc]  # arguments may be file names
         error.show()
