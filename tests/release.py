@@ -17,9 +17,14 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[1]
+PAGES = ("SECURITY.md", "docs/systems.md")
 URLS = ("Homepage", "Documentation", "Source", "Issues", "Changelog")
 VERSION = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)
 HEADING = re.compile(r"^## (\S+) \((.+)\)$", re.MULTILINE)  # of a version in the changelog
+# What is true only before the first release, of vitzoo and of its public repository.
+EARLY = re.compile(
+    r"(release|repository|not run) yet|first release|plugins/all\.txt|install \./plugins"
+)
 RELATIVE = re.compile(r"\]\((?!https://|#)[^)]*\)")  # a link to a file of the repository
 
 
@@ -69,6 +74,12 @@ def missing(root: Path = ROOT) -> list[str]:
         shown = "" if "readme" in project.get("dynamic", ()) else text(folder / "README.md")
         if RELATIVE.search(shown):
             found.append(f"the page of {project['name']} on the index would have relative links")
+    pages = [*(folder / "README.md" for folder in projects(root)), *map(root.joinpath, PAGES)]
+    found += [
+        f"{page.relative_to(root)} describes vitzoo before its first release"
+        for page in pages
+        if EARLY.search(" ".join(text(page).split()))
+    ]
     citation = yaml.safe_load(text(root / "CITATION.cff"))
     if (str(citation["version"]), str(citation.get("date-released"))) != (number, date):
         found.append("CITATION.cff has another version or date-released than CHANGELOG.md")

@@ -194,6 +194,8 @@ def repository(tmp_path):
         "version: 1.2.0\ndate-released: 2027-01-31\nrepository-code: https://a.example/\n"
     )
     (tmp_path / "SECURITY.md").write_text("## How to report\n\nOn https://a.example/report\n")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "systems.md").write_text("The CI runs on Linux, macOS and Windows.\n")
     return tmp_path
 
 
@@ -213,6 +215,9 @@ def test_nothing_is_missing_from_a_complete_release(repository):
         ("CITATION.cff", "version: 1.2.0", "version: 1.1.0", ["CITATION.cff", "version"]),
         ("CITATION.cff", "repository-code: https", "url: https", ["repository-code"]),
         ("SECURITY.md", "https://a.example/report", "", ["SECURITY.md", "address"]),
+        ("README.md", "[below]", "It has no\nrelease yet.", ["README.md", "first release"]),
+        ("plugins/vitzoo-dino/README.md", "[below]", "`pip install ./plugins/x`", ["vitzoo-dino"]),
+        ("docs/systems.md", "runs", "has not run yet", ["docs/systems.md", "first release"]),
         ("vitzoo/errors.py", "UPDATE", "IN_CLONE", ["IN_CLONE", "vitzoo/errors.py"]),
     ],
 )
