@@ -20,7 +20,7 @@ import pytest
 from helpers import refuses, says
 from internals import COMMIT, editable_manifests, reply
 from plugin_files import DETAILS, NET
-from vitzoo.errors import InvalidOption
+from vitzoo.errors import InvalidOption, TransferError
 from vitzoo.testing import Hub
 
 FIRST = 'pin = "first-use"\npredicted_size = 98000'
@@ -313,12 +313,31 @@ def test_a_fault_that_stays(clone, hub, pin_all, fault, requests):
 
 
 def test_without_a_network_nothing_is_tried_again(clone, hub, pin_all, pauses):
-    clone(acme=[entry("fresh")])
+    first, last = clone(acme=[entry(f"n{i}") for i in range(50)], zoo=[entry("z")])
+    before = first.read_bytes(), last.read_bytes()
     hub.close()
-    code, states = pin_all()
-    assert code == 1
-    says(states["acme/net:fresh"], "failed", "cannot be reached", "check the network")
+    code, err = pin_all()
+    assert code == 4
+    says(err, "acme/net:n0", hub.host, "cannot be reached", "check the network")
+    assert err.count("cannot be reached") == 1
+    assert (first.read_bytes(), last.read_bytes()) == before
     assert pauses == []
+
+
+def test_a_network_that_ends_keeps_the_pins_before(clone, pin_all, monkeypatch):
+    first, last = clone(acme=[entry("a")], zoo=[entry("b"), entry("c")])
+    real = sys.modules["vitzoo.authoring.registry_pin"].request_pin
+
+    def request_pin(file):
+        if file.label.startswith("zoo/"):
+            raise TransferError("the Hub cannot be reached")
+        return real(file)
+
+    monkeypatch.setattr("vitzoo.authoring.registry_pin.request_pin", request_pin)
+    code, states = pin_all()
+    assert (code, [*states]) == (1, ["acme/net:a", "zoo/*"])
+    says(states["zoo/*"], "failed", last, "cannot be reached")
+    assert pins(first)["a"][0] == "reported"
 
 
 def test_all_means_editable_packages(install, monkeypatch):

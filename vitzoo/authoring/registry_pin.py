@@ -10,7 +10,7 @@ from typing import Any
 from vitzoo import errors, settings
 from vitzoo.authoring.registry_check import read
 from vitzoo.authoring.registry_target import editable_manifests
-from vitzoo.errors import NetworkError, PinError, WeightsError
+from vitzoo.errors import NetworkError, PinError, TransferError, WeightsError
 from vitzoo.files.access import write_atomic
 from vitzoo.inventory import parallel
 from vitzoo.log import log
@@ -47,13 +47,16 @@ def pin_all(*, write: bool = True) -> list[Pinned]:
     Raises:
         InvalidOption: no manifest is that of an editable package.
         Offline: the network is switched off; nothing is written.
+        TransferError: the first requests do not reach the Hub; nothing is written.
     """
     found: list[Pinned] = []
     for namespace, file in editable_manifests().items():
         prefix = "" if namespace == CORE else f"{namespace}/"
         try:
             found += pin(file, write=write, prefix=prefix, strict=False)
-        except (errors.RegistryError, OSError) as error:
+        except (errors.RegistryError, TransferError, OSError) as error:
+            if isinstance(error, TransferError) and not found:
+                raise
             found.append(Pinned(f"{prefix}*", f"failed: {file}: {error}"))
     return found
 
@@ -71,6 +74,7 @@ def pin(file: Path, *, write: bool = True, prefix: str = "", strict: bool = True
         RegistryError: the file breaks the schema.
         PinError: the Hub contradicts a pinned entry; nothing is written.
         Offline: a request is needed, but the network is switched off; nothing is written.
+        TransferError: the first requests do not reach the Hub; nothing is written.
     """
     import tomlkit
 
@@ -89,7 +93,10 @@ def pin(file: Path, *, write: bool = True, prefix: str = "", strict: bool = True
 
     def ask(labels: Sequence[str]) -> None:
         for label in labels:
-            answers[label] = _asked(HubFile(entries[label][0], label))
+            answer = _asked(HubFile(entries[label][0], label))
+            if isinstance(answer, TransferError) and answer.retry_after is None and not answers:
+                raise answer  # the other requests would not reach the Hub either
+            answers[label] = answer
 
     try:
         parallel(ask, [[label] for label in entries])
