@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 import tomllib
+from contextlib import contextmanager
 from http.server import ThreadingHTTPServer
 
 import pytest
@@ -322,6 +323,19 @@ def test_without_a_network_nothing_is_tried_again(clone, hub, pin_all, pauses):
     assert err.count("cannot be reached") == 1
     assert (first.read_bytes(), last.read_bytes()) == before
     assert pauses == []
+
+
+def test_a_bar_counts_the_answers(clone, pin_all, monkeypatch):
+    clone(core=[entry("a"), entry("b")], zoo=[entry("c")])
+    moves = []
+
+    @contextmanager
+    def bar(name):
+        yield lambda done, total: moves.append((name, done, total))
+
+    monkeypatch.setattr("vitzoo.authoring.registry_pin.bar", bar)
+    assert pin_all()[0] == 0
+    assert moves[-2:] == [("registry.toml", 2, 2), ("zoo", 1, 1)]
 
 
 def test_a_network_that_ends_keeps_the_pins_before(clone, pin_all, monkeypatch):

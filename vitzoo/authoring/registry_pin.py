@@ -20,6 +20,7 @@ from vitzoo.store.hub_file import HubFile
 from vitzoo.store.hub_metadata import request_pin
 from vitzoo.store.lockfile import Pin
 from vitzoo.store.locks import pause
+from vitzoo.store.progress import bar
 
 WINDOW = 330.0  # seconds of one wait; the Hub counts the requests of five minutes
 
@@ -97,9 +98,11 @@ def pin(file: Path, *, write: bool = True, prefix: str = "", strict: bool = True
             if isinstance(answer, TransferError) and answer.retry_after is None and not answers:
                 raise answer  # the other requests would not reach the Hub either
             answers[label] = answer
+            note(len(answers), len(entries))
 
     try:
-        parallel(ask, [[label] for label in entries])
+        with bar(prefix.rstrip("/") or file.name) as note:
+            parallel(ask, [[label] for label in entries])
     finally:  # after Ctrl-C, too
         for label, entry in entries.items():
             if label in answers:
