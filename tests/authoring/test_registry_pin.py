@@ -184,6 +184,15 @@ def test_every_kind_of_entry(clone, hub, pin_all, pauses):
     assert hub.file_requests() == [], "no weights are downloaded"
 
 
+def test_an_entry_whose_keys_are_dotted(clone, pin_all):
+    (file,) = clone(acme=[])
+    keys = f'repo = "acme/fresh"\nfile = "model.safetensors"\n{FIRST}\n{DETAILS}'
+    file.write_text(NET + "".join(f"weights.fresh.{line}\n" for line in keys.splitlines()))
+    assert pin_all() == (0, {"acme/net:fresh": "pinned"})
+    assert pins(file)["fresh"] == ("reported", COMMIT, SHA256, len(DATA))
+    assert "predicted_size" not in file.read_text()
+
+
 def test_several_manifests_in_order(clone, hub, pin_all):
     """One that cannot be read hides no other; the core's names have no namespace."""
     core, bad, last = clone(core=[entry("a"), entry("b")], bad=[], zoo=[entry("c")])

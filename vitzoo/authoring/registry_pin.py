@@ -168,7 +168,9 @@ def _write(table: Any, pin: Pin, *, pinned: bool) -> None:
         table["pin"] = "reported"
         table["revision"], table["sha256"] = pin.commit, pin.sha256
     table["size"] = pin.size
-    body = table.value.body  # tomlkit adds keys at the end
+    body = getattr(table.value, "body", None)  # tomlkit adds keys at the end
+    if body is None:  # parts of the table are in several places of the file
+        return
     added = [pair for pair in body if pair[0] and pair[0].key not in known]
     body[:] = [pair for pair in body if pair not in added]
     after = 1 + [key and key.key for key, _ in body].index("pin")
