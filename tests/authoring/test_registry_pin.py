@@ -290,9 +290,10 @@ def test_an_interrupted_run_keeps_its_pins(clone, hub, pin_all):
         ([status(429, RateLimit='"api";r=0;t=55')], [56.0]),  # as the Hub asks for it
         ([status(429, RateLimit=f'"api";r=0;t={"9" * 5000}')], [0.4]),
         ([status(503), status(500)], [0.4, 0.8]),
+        ([status(503, RateLimit='"api";r=499;t=280')], [0.4]),  # requests are left
         ([cut], [0.4]),
     ],
-    ids=["retry-after", "rate-limit", "malformed", "5xx", "cut"],
+    ids=["retry-after", "rate-limit", "malformed", "5xx", "not-limited", "cut"],
 )
 def test_a_fault_that_passes(clone, hub, pin_all, pauses, faults, waits):
     clone(acme=[entry("fresh")])

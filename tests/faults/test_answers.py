@@ -62,6 +62,14 @@ def test_malformed_retry_after_is_ignored(net, hub, faults, clock, text):
     assert clock.slept == [pytest.approx(0.4)]
 
 
+@pytest.mark.parametrize(("status", "wait"), [(503, 0.4), (429, 8.0)])
+def test_the_window_of_requests_counts_with_429_alone(net, hub, faults, clock, status, wait):
+    """The Hub states it with every answer."""
+    hub.script.append(faults.answer(status, {"RateLimit": '"resolvers";r=0;t=7'}))
+    net.assert_right(net.create())
+    assert clock.slept == [pytest.approx(wait)]
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("999999", r" 999999 s\b"), ("Fri, 31 Dec 2999 23:59:59 GMT", r" \d{11} s\b")],

@@ -298,13 +298,16 @@ def _without_body(response: httpx2.Response) -> httpx2.Response:
 def retry_after(response: httpx2.Response) -> float | None:
     """Return the seconds that a server asks to wait; None if its header is absent or malformed.
 
-    The Hub states the seconds until its next window of requests in the header RateLimit.
+    With 429, the Hub states the seconds until its next window of requests in the header RateLimit.
+    It sends that header with other answers, too, where it asks for no wait.
     """
     text = response.headers.get("retry-after")
     try:
-        if text is None:
+        if text is None and response.status_code == HTTPStatus.TOO_MANY_REQUESTS:
             limit = parse_ratelimit_headers(response.headers)
             return None if limit is None else limit.reset_in_seconds + 1.0
+        if text is None:
+            return None
         if (number := whole(text)) is not None:
             return float(number)
         return max(0.0, (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds())
