@@ -223,3 +223,10 @@ def test_the_steps_open_a_pull_request_and_update_it(clone, step, tmp_path):
     step("Open")
     assert (tmp_path / "calls").read_text().splitlines()[-1].startswith("pr edit 7 --body-file ")
     assert git(*remote, "show", "pin-weights:registry.toml") == "another pin"
+
+
+@pytest.mark.workflows
+def test_without_a_hub_the_job_fails_with_the_cause(hub, step, tmp_path):
+    hub.close()
+    assert step("Pin", code=4) == ""
+    assert not (tmp_path / "body.md").exists()
