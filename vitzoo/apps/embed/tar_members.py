@@ -61,7 +61,7 @@ class TarMembers(Piece):
 class _HeaderReader:
     """The file of an archive, from which `tarfile` reads headers of limited size, and no data.
 
-    It never goes back, so the time is bounded by the size of the file.
+    `tarfile` never goes back in it, so the time is bounded by the size of the file.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -79,7 +79,7 @@ class _HeaderReader:
         self._file.seek(position)
 
     def check_records(self, size: int) -> None:
-        """Check the pax records that follow: `tarfile` takes quadratic time for some."""
+        """Check the pax records that `tarfile` reads next: it takes quadratic time for some."""
         if size > MAX_HEADER:  # `read` refuses it
             return
         begin = self.tell()
