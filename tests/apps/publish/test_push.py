@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -196,6 +197,16 @@ def test_what_changed_after_it_was_written_is_not_uploaded(hub, model, monkeypat
     monkeypatch.setattr(module, "write_manifest", meddle)
     with refuses(HashMismatch, "model.safetensors", found, "nothing was uploaded", "push again"):
         vitzoo.push(model, REPO, license="mit")
+    assert hub.requests == []
+
+
+def test_the_bytes_of_a_small_file_that_are_sent_are_hashed(hub, tmp_path, monkeypatch):
+    """Between two reads, the file may be written to."""
+    sha256 = hashlib.sha256(b"right").hexdigest()
+    (tmp_path / "config.json").write_bytes(b"wrong")
+    monkeypatch.setattr(sys.modules[upload.__module__], "hash_file", lambda _: sha256)
+    with refuses(HashMismatch, "config.json", sha256, "nothing was uploaded"):
+        upload(tmp_path, {"config.json": (5, sha256)}, REPO, "", message="")
     assert hub.requests == []
 
 

@@ -122,11 +122,14 @@ def _check_commit(api: Any, where: str, repo: str, commit: str, additions: Seque
 def _checked(path: Path, size: int, sha256: str) -> str | bytes:
     """Return the bytes of a small file, the path of a large one; HashMismatch if it has changed."""
     fd = open_regular(path)
-    found = ""
+    found, data = "", b""
     if fd is not None:
         with os.fdopen(fd, "rb") as file:
-            data = file.read() if size <= LARGE else b""
-            found = hash_file(fd)  # on Windows it moves the position
+            if size <= LARGE:  # these bytes are sent
+                data = file.read(size + 1)
+                found = hashlib.sha256(data).hexdigest()
+            else:
+                found = hash_file(fd)
     if found != sha256:
         raise errors.HashMismatch(
             f"{path} was changed since it was written: its sha256 is {found or 'not known'}, "
