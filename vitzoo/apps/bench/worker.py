@@ -95,7 +95,7 @@ class Processor:
     def __init__(self, device: str, process: Path = PROCESS) -> None:
         self._device, self._process = torch.device(device), process
         self._module: Any = None if self._device.type == CPU else torch.get_device_module(device)
-        self._arguments = () if self._device.type == MPS else (self._device,)  # it is the only one
+        self._arguments = () if self._device.type == MPS else (self._device,)  # MPS is one device
         self._start = self._resident("VmRSS")
 
     def wait(self) -> None:
