@@ -48,7 +48,7 @@ def pin_all(*, write: bool = True) -> list[Pinned]:
     Raises:
         InvalidOption: no manifest is that of an editable package.
         Offline: the network is switched off; nothing is written.
-        TransferError: the first requests do not reach the Hub; nothing is written.
+        TransferError: the first requests do not reach the Hub.
     """
     found: list[Pinned] = []
     for namespace, file in editable_manifests().items():
@@ -75,7 +75,7 @@ def pin(file: Path, *, write: bool = True, prefix: str = "", strict: bool = True
         RegistryError: the file breaks the schema.
         PinError: the Hub contradicts a pinned entry; nothing is written.
         Offline: a request is needed, but the network is switched off; nothing is written.
-        TransferError: the first requests do not reach the Hub; nothing is written.
+        TransferError: the first requests do not reach the Hub.
     """
     import tomlkit
 
