@@ -431,7 +431,7 @@ def _manifests_are_parsed_once() -> Iterator[None]:
     parsed: dict[Any, Manifest] = {}
 
     def read_manifest(path: Path, **arguments: Any) -> Manifest:
-        own = any(path.is_relative_to(root / folder) for folder in ("vitzoo", "plugins"))
+        own = any(path.is_relative_to(root / name) for name in ("registry.toml", "plugins"))
         if not own or not path.is_file():
             return original(path, **arguments)
         file = path.stat()

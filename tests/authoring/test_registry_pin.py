@@ -373,6 +373,9 @@ def test_all_means_editable_packages(install, monkeypatch):
     direct.write_text('{"dir_info": {"editable": true}, "url": "file:///acme"}')
     found = editable_manifests()
     assert found["acme"] == site / "acme" / "registry.toml"
+    for damaged in ("{", "[]", '{"dir_info": null}'):
+        direct.write_text(damaged)
+        assert "acme" not in editable_manifests()
     first, *others = found
     assert (first, others) == ("core", sorted(others))
     monkeypatch.setattr("vitzoo.authoring.registry_target._editable", lambda _: False)

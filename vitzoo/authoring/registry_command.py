@@ -79,8 +79,8 @@ def pin_command(file: Path | None, every: bool, dry_run: bool, as_json: bool) ->
     other entries are written, and the exit code is 1.
 
     --all writes the manifests of vitzoo and of its plugins, in a clone that is installed editable.
-    It lists contradictions and writes the other entries. The exit code is 1 if an entry failed. An
-    entry is not a failure if its file is missing or gated, unless every entry is.
+    It lists contradictions, and files that are missing or gated, and writes the other entries. The
+    exit code is 1 if an entry failed or no file was found, and 4 if the Hub cannot be reached.
 
     \b
     Examples:

@@ -103,6 +103,9 @@ def pin(file: Path, *, write: bool = True, prefix: str = "", strict: bool = True
     try:
         with bar(prefix.rstrip("/") or file.name) as note:
             parallel(ask, [[label] for label in entries])
+    except BaseException:
+        strict = False  # a contradiction must not take the place of this error
+        raise
     finally:  # after Ctrl-C, too
         for label, entry in entries.items():
             if label in answers:

@@ -94,8 +94,11 @@ def _editable(name: str) -> bool:
         distribution = metadata.distribution(name)
     except metadata.PackageNotFoundError:  # a clone that is not installed
         return True
-    stated = json.loads(distribution.read_text("direct_url.json") or "{}")
-    return bool(stated.get("dir_info", {}).get("editable"))
+    try:
+        stated = json.loads(distribution.read_text("direct_url.json") or "{}")
+        return bool(stated["dir_info"]["editable"])
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def _declared(file: Path) -> Iterator[Target]:

@@ -33,8 +33,8 @@ def check_classifier(model: nn.Module) -> None:
             f"the model returns an embedding of {classes} numbers, not classes; compare them, or "
             f"pass num_classes= and train the new classifier{_with_classifier(network)}"
         )
-    layers = [module for module in head.modules() if isinstance(module, nn.Linear)]
-    if layers and not layers[-1].weight.is_meta and not layers[-1].weight.any():
+    layers = [m for m in head.modules() if isinstance(m, nn.Linear) and m.out_features == classes]
+    if layers and not any(layer.weight.is_meta or layer.weight.any() for layer in layers):
         log.warning(
             "every image gets the same probabilities: the weights of the classifier are all zero, "
             "as `create` makes them; train it, or load trained weights"

@@ -169,6 +169,8 @@ def remove(path: Path) -> None:
     try:
         path.unlink()
     except PermissionError:
+        if path.stat().st_mode & stat.S_IWRITE:  # a process has it open
+            raise
         path.chmod(stat.S_IWRITE)
         path.unlink()
 
