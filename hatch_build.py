@@ -1,7 +1,7 @@
 """Puts the catalogue of the core, `registry.toml`, into the package of a wheel.
 
-The option `force-include` of hatch would also copy it into editable installs, as a file that nobody
-reads and nobody updates.
+The option `force-include` of hatch would also copy it into editable installs, as a file that is not
+read and not updated.
 """
 
 from __future__ import annotations
