@@ -259,6 +259,15 @@ def test_a_file_or_all(run, clone, hub, args):
     assert hub.requests == []
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C raises KeyboardInterrupt, also in a process that a shell started in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_run_keeps_its_pins(clone, hub, pin_all):
     """What the Hub has answered is written, and the next run does the rest."""
     first, file, never = clone(
