@@ -1,0 +1,1 @@
+"""Networks as backbones: feature maps for detection, segmentation, depth and retrieval."""
