@@ -74,6 +74,7 @@ def test_a_new_manifest_is_read_by_vitzoo(tmp_path, namespace):
         ("../acme", ("64", "'../acme' (str)")),
         ("a" * 65, ("64", "lower-case letters")),
         ("acme\n", ("64", r"'acme\n' (str)")),
+        ("com1", ("Windows device", "'com1' (str)")),
         ("", ("64", "'' (str)")),
     ],
 )

@@ -39,6 +39,7 @@ from vitzoo.errors import RegistryError
         ("#" * (MAX_PLUGIN_MANIFEST + 1), ("1048576 bytes",)),
         ('"a\\u001b[31m" = 1', ("key 'api'",)),
         ('api = 1\n[heads."a\\u001b[31m"]\n', (r"'a\x1b[31m'", "letters")),
+        ("api = 1\n[variants.nul]\n", ("'nul'", "Windows device")),  # a page cannot have the name
         ("x = " + "9" * 5000, ("TOML",)),
         ("api = 1\n[heads]\n[heads.flat]\n[heads.flat]\n", ("TOML", "duplicate key", "line 4")),
         ("\0", ("TOML",)),

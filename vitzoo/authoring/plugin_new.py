@@ -68,8 +68,9 @@ def _check_namespace(name: str) -> None:
         raise InvalidOption(f"the namespace {name!r} is reserved for {owner}; choose another")
     if not NAMESPACE.fullmatch(name) or not name[-1].isalnum():
         raise InvalidOption(
-            "a namespace has 1 to 64 lower-case letters, digits, '-' and '_', begins with a letter "
-            f"and ends with a letter or digit, such as 'acme'; got {describe(name)}"
+            "a namespace has 1 to 64 lower-case letters, digits, '-' and '_', begins with a "
+            "letter, ends with a letter or digit, such as 'acme', and is not the name of a Windows "
+            f"device, such as con; got {describe(name)}"
         )
 
 

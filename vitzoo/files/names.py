@@ -32,7 +32,8 @@ HTTPS = re.compile(
 )
 MAX_ADDRESS = 2048
 PATH = re.compile(r"[./~\\]|[A-Za-z]:[/\\]")  # how a path begins that no name of a network has
-WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
+DEVICE = "(?:con|prn|aux|nul|com[0-9]|lpt[0-9])"
+WINDOWS_DEVICE = re.compile(rf"{DEVICE}(\..*)?", re.IGNORECASE)
 
 
 def with_slashes(path: str, separator: str = os.sep) -> str:

@@ -79,7 +79,8 @@ def _malformed(found: Found, own: Collection[str]) -> str:
     if not NAMESPACE.fullmatch(name):
         return (
             f"its {what} {name!r}, the name of the entry point, must be 1 to 64 lower-case "
-            "letters, digits, '-' and '_', starting with a letter"
+            "letters, digits, '-' and '_', starting with a letter and not equal to the name of a "
+            "Windows device, such as con"
         )
     if reserved and normal(found.distribution) != owner:
         return f"its {what} {name!r} is reserved for {reserved}"

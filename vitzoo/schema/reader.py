@@ -11,14 +11,19 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, overload
 
 from vitzoo.errors import RegistryError, UnknownOption, VitzooError, did_you_mean, short_repr
+from vitzoo.files.names import DEVICE
 from vitzoo.text import escaped
 
 T = TypeVar("T")
 D = TypeVar("D")
 
-NAME = re.compile(r"[a-z0-9][a-z0-9_]{0,63}")
-NAMESPACE = re.compile(r"[a-z][a-z0-9_-]{0,63}")
-NAME_RULE = "1 to 64 lower-case letters, digits and underscores, not starting with an underscore"
+NO_DEVICE = rf"(?!{DEVICE}(?![a-z0-9_-]))"  # a page of `vitzoo site` has the name
+NAME = re.compile(rf"{NO_DEVICE}[a-z0-9][a-z0-9_]{{0,63}}")
+NAMESPACE = re.compile(rf"{NO_DEVICE}[a-z][a-z0-9_-]{{0,63}}")
+NAME_RULE = (
+    "1 to 64 lower-case letters, digits and underscores, not starting with an underscore and not "
+    "equal to the name of a Windows device, such as con"
+)
 LARGE = 2**53  # larger whole numbers are not exact as floats
 MAX_PX = 65_536
 MOST_COMPARED = 1000  # keys of a table, for a hint
