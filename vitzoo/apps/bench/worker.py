@@ -63,7 +63,7 @@ class Outputs:
 
     Args:
         values: (m, k) float32 outputs; the samples are repeated until each batch is full.
-        memory: peak in bytes beyond a process that has imported torch; None if it is not known.
+        memory: bytes as `Processor.measure` returns them.
     """
 
     values: Tensor
@@ -104,7 +104,12 @@ class Processor:
             self._module.synchronize(*self._arguments)
 
     def measure(self, function: Callable[[], Tensor]) -> tuple[Tensor, int | None]:
-        """Return a result, and the peak of the memory beyond that at the start."""
+        """Return a result and bytes of memory; None if they are not known.
+
+        On the CPU it is the peak of the process beyond its size when the `Processor` was made, on a
+        GPU the peak of the tensors that torch holds there, and on MPS the memory that torch has
+        taken from the driver after the call.
+        """
         if self._device.type == MPS:  # it states no peak, but keeps the memory of freed tensors
             self._module.empty_cache()
             found = function()
