@@ -166,11 +166,14 @@ def test_every_kind_of_entry(clone, hub, pin_all, pauses):
         **dict.fromkeys(("absent", "no_file"), "missing"),
         **dict.fromkeys(("away", "commit", "small", "changed"), "failed"),
     }
+    for name, state in states.items():  # a pin of the registry needs no trust on first use
+        assert f"acme/net:{name}" not in state
+        assert "first use" not in state
     says(states["token"], "401", "acme/token")
     says(states["terms"], "403", "accept its terms")
     says(states["absent"], "no repository acme/absent")
     says(states["no_file"], "acme/no_file@main/model.safetensors", "no such file")
-    says(states["away"], host, "refused")
+    says(states["away"], host, "refused", "run the command again")
     says(states["commit"], OTHER)
     says(states["small"], "LFS")
     says(states["changed"], "ab" * 32, SHA256)
@@ -340,6 +343,7 @@ def test_without_a_network_nothing_is_tried_again(clone, hub, pin_all, pauses):
     assert code == 4
     says(err, "acme/net:n0", hub.host, "cannot be reached", "check the network")
     assert err.count("cannot be reached") == 1
+    assert "first use" not in err
     assert (first.read_bytes(), last.read_bytes()) == before
     assert pauses == []
 
@@ -361,10 +365,10 @@ def test_a_network_that_ends_keeps_the_pins_before(clone, pin_all, monkeypatch):
     first, last = clone(acme=[entry("a")], zoo=[entry("b"), entry("c")])
     real = sys.modules["vitzoo.authoring.registry_pin"].request_pin
 
-    def request_pin(file):
+    def request_pin(file, fix):
         if file.label.startswith("zoo/"):
             raise TransferError("the Hub cannot be reached")
-        return real(file)
+        return real(file, fix)
 
     monkeypatch.setattr("vitzoo.authoring.registry_pin.request_pin", request_pin)
     code, states = pin_all()

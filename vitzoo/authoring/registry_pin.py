@@ -22,6 +22,7 @@ from vitzoo.store.lockfile import Pin
 from vitzoo.store.locks import pause
 from vitzoo.store.progress import bar
 
+FIX = "pins are taken from this endpoint alone, never from a mirror; run the command again later"
 WINDOW = 330.0  # seconds of one wait; the Hub counts the requests of five minutes
 
 
@@ -126,7 +127,7 @@ def _asked(file: HubFile) -> Pin | WeightsError:
     attempts = settings.limits().attempts
     for attempt in range(1, attempts + 1):
         try:
-            return request_pin(file)
+            return request_pin(file, FIX)
         except errors.Offline:
             raise
         except (NetworkError, PinError) as error:
@@ -158,7 +159,8 @@ def _pinned(
         gated = isinstance(stated, errors.AccessDenied | errors.AuthenticationError)
         missing = isinstance(stated, errors.NotFoundOnHub)
         kind = "gated" if gated else "missing" if missing else "failed"
-        return Pinned(label, f"{kind}: {stated}", row.sha256, row.size, row.revision)
+        cause = str(stated).removeprefix(f"{label}: ")
+        return Pinned(label, f"{kind}: {cause}", row.sha256, row.size, row.revision)
     _write(table, stated, pinned=bool(row.sha256))
     return Pinned(label, "pinned", stated.sha256, stated.size, stated.commit)
 

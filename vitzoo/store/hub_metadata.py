@@ -53,15 +53,19 @@ FIX = (
 )
 
 
-def request_pin(file: HubFile) -> Pin:
+def request_pin(file: HubFile, fix: str = FIX) -> Pin:
     """Request commit, size and sha256 of a file from the trusted Hub endpoint.
+
+    Args:
+        file: that is pinned.
+        fix: end of the messages about an endpoint that gives no answer of a Hub.
 
     Raises:
         Offline: no socket may be opened.
         NetworkError: no answer, or there is no such file.
         PinError: no usable answer, or one for another commit than the entry's.
     """
-    (pin,) = request_pins([file])
+    (pin,) = request_pins([file], fix)
     if pin.absent:
         raise EntryNotFound(
             f"{_where(file, settings.trust_endpoint())} lists no such file at this revision"
@@ -70,7 +74,7 @@ def request_pin(file: HubFile) -> Pin:
     return pin
 
 
-def request_pins(files: Sequence[HubFile]) -> list[Pin]:
+def request_pins(files: Sequence[HubFile], fix: str = FIX) -> list[Pin]:
     """Request the pins of files of one repository at once; a file may be absent.
 
     The sha256 of a config that is not stored with LFS is computed from its bytes, which the trusted
@@ -87,14 +91,14 @@ def request_pins(files: Sequence[HubFile]) -> list[Pin]:
             "vitzoo is offline; with a network, unset VITZOO_OFFLINE, HF_HUB_OFFLINE and "
             "TRANSFORMERS_OFFLINE"
         )
-    commit, siblings, terms = _Request(file, endpoint).metadata()
+    commit, siblings, terms = _Request(file, endpoint, fix).metadata()
     if len(revision) == 40 and commit != revision:
         raise PinError(
             f"{file.address}: {endpoint} answered with commit {commit}; try again, or find out "
             "who changed the repository"
         )
     known = [replace(one, entry=replace(one.entry, **terms)) for one in files]  # for errors
-    return [_Request(one, endpoint).pin(commit, siblings) for one in known]
+    return [_Request(one, endpoint, fix).pin(commit, siblings) for one in known]
 
 
 def _where(file: HubFile, endpoint: str) -> str:
@@ -105,9 +109,9 @@ def _where(file: HubFile, endpoint: str) -> str:
 class _Request:
     """One request for the metadata of a file's repository, with its redirects."""
 
-    def __init__(self, file: HubFile, endpoint: str) -> None:
+    def __init__(self, file: HubFile, endpoint: str, fix: str) -> None:
         self.file, self.endpoint, self.limits = file, endpoint, settings.limits()
-        self.deadline = float("inf")
+        self.fix, self.deadline = fix, float("inf")
         self.where = _where(file, endpoint)
         self.most = MAX_METADATA
         self.small = MAX_INDEX if file.is_index else MAX_SMALL
@@ -123,7 +127,7 @@ class _Request:
         except (ValueError, TypeError, LookupError) as error:
             raise RefusedResponse(
                 f"{self.where} did not answer as a Hub does ({type(error).__name__}); a login page "
-                f"or a proxy may have answered; {FIX}"
+                f"or a proxy may have answered; {self.fix}"
             ) from error
 
     def _terms(self, metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -157,7 +161,7 @@ class _Request:
     def _unusable(self) -> PinError:
         return PinError(
             f"{self.where} states no usable commit, size and LFS sha256 of the file; only files "
-            "stored with LFS can be trusted on first use"
+            "stored with LFS have a sha256 on a Hub"
         )
 
     def _small(self, commit: str, sibling: Mapping[str, Any]) -> Pin:
@@ -182,12 +186,12 @@ class _Request:
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             reason = printable(f"{type(error).__name__}: {error}", SHOWN) + proxies()
             alone = unreachable(error)
-            fix = f"{CONNECTING}; {FIX}" if alone else FIX
+            fix = f"{CONNECTING}; {self.fix}" if alone else self.fix
             failure = TransferError(f"{self.where} cannot be reached: {reason}; {fix}")
             failure.retry_after = None if alone else 0.0
             raise failure from (None if alone else error)
         except OfflineModeIsEnabled as error:
-            raise Offline(f"{self.where} cannot be reached: {UNSET_OFFLINE}; {FIX}") from error
+            raise Offline(f"{self.where} cannot be reached: {UNSET_OFFLINE}; {self.fix}") from error
 
     def _body(self, url: str) -> bytes:
         """Return the body of the answer, of bounded size, before the deadline."""
@@ -199,7 +203,7 @@ class _Request:
                     return self._read(response)
                 location = response.headers["location"]
             url = self._redirected(url, location)
-        raise RefusedResponse(f"{self.where} redirected more than {most} times; {FIX}")
+        raise RefusedResponse(f"{self.where} redirected more than {most} times; {self.fix}")
 
     def _read(self, response: httpx2.Response) -> bytes:
         if response.status_code != httpx2.codes.OK:
@@ -207,13 +211,13 @@ class _Request:
         if encoding := encoding_of(response):
             raise RefusedResponse(
                 f"{self.where} sent a {encoding!r} body, expected plain JSON; a proxy may have "
-                f"changed it; {FIX}"
+                f"changed it; {self.fix}"
             )
         body = bytearray()
         for chunk in response.iter_raw():
             body += chunk
             if len(body) > self.most:
-                raise RefusedResponse(f"{self.where} sent more than {self.most} bytes; {FIX}")
+                raise RefusedResponse(f"{self.where} sent more than {self.most} bytes; {self.fix}")
             if time.monotonic() > self.deadline:
                 raise httpx2.ReadTimeout(f"no answer within {self.limits.first_byte:.1f} s")
         return bytes(body)
@@ -230,6 +234,6 @@ class _Request:
             raise RefusedResponse(
                 f"{self.where} redirected to {target[:200]!r}, which is refused: the sha256 of a "
                 f"file is taken from {self.endpoint} alone. A login page or a proxy may have "
-                f"answered; check the network and VITZOO_TRUST_ENDPOINT; {FIX}"
+                f"answered; check the network and VITZOO_TRUST_ENDPOINT; {self.fix}"
             )
         return following
