@@ -47,14 +47,14 @@ def noisy(model, number):
     return model.eval()
 
 
-def compare(ours, theirs, where):
+def compare(output, expected, where):
     """Check that two outputs are equal."""
-    assert ours.shape == theirs.shape, where
-    atol = TOLERANCE * max(1.0, theirs.abs().max().item())
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=atol, msg=lambda m: f"{where}: {m}")
+    assert output.shape == expected.shape, where
+    atol = TOLERANCE * max(1.0, expected.abs().max().item())
+    torch.testing.assert_close(output, expected, rtol=0, atol=atol, msg=lambda m: f"{where}: {m}")
 
 
-def outcome(argument, expected, where, **options):
+def outcome(argument, network, where, **options):
     """Create a network and compare it, or return that it was refused."""
     try:
         model = vitzoo.create(argument, **options).eval()
@@ -64,11 +64,11 @@ def outcome(argument, expected, where, **options):
         2, model.spec.in_chans, *model.image_size, generator=torch.Generator().manual_seed(4)
     )
     with torch.inference_mode():
-        theirs = expected(images)
-        if theirs.dim() == 3:
-            compare(model.head(model.forward_features(images)), theirs, where)  # of every token
+        expected = network(images)
+        if expected.dim() == 3:
+            compare(model.head(model.forward_features(images)), expected, where)  # of every token
         else:
-            compare(model(images), theirs, where)
+            compare(model(images), expected, where)
     return "loaded"
 
 
@@ -133,21 +133,21 @@ def test_networks_of_timm(tmp_path_factory):
         name, options = drawn
         torch.manual_seed(weights)
         try:
-            theirs = noisy(timm.create_model(name, **options), weights)
-            theirs(torch.zeros(1, theirs.pretrained_cfg["input_size"][0], *options["img_size"]))
+            network = noisy(timm.create_model(name, **options), weights)
+            network(torch.zeros(1, network.pretrained_cfg["input_size"][0], *options["img_size"]))
         except (TypeError, AssertionError, RuntimeError, ValueError):
             counts["timm refuses"] += 1
             return
         folder = tmp_path_factory.mktemp("timm")
-        save_for_hf(theirs, folder, safe_serialization=True)
-        counts[outcome(f"{folder}/", theirs, (name, options))] += 1
+        save_for_hf(network, folder, safe_serialization=True)
+        counts[outcome(f"{folder}/", network, (name, options))] += 1
         variant = next((v for v in vitzoo.variants() if ("timm", name) in v.known_as), None)
         if variant and not set(options) - {"depth", "embed_dim", "num_heads", "img_size"}:
             spec = {"variant": variant.name, "depth": 2, "embed_dim": 48, "num_heads": 2}
             spec["image_size"] = list(options["img_size"])
             where = (name, options, "by name")
-            count = {"num_classes": theirs.num_classes}
-            counts[outcome(spec | count, theirs, where, weights=folder)] += 1
+            count = {"num_classes": network.num_classes}
+            counts[outcome(spec | count, network, where, weights=folder)] += 1
         remove(folder)
 
     check()
@@ -175,8 +175,8 @@ def test_hostile_configs(tmp_path):
     """Any value of a known key: the outputs of the right config, or an error."""
     torch.manual_seed(1)
     options = {"depth": 1, "embed_dim": 48, "num_heads": 2, "img_size": 32, "num_classes": 5}
-    theirs = noisy(timm.create_model("vit_tiny_patch16_224", **options), 1)
-    save_for_hf(theirs, tmp_path, safe_serialization=True)
+    network = noisy(timm.create_model("vit_tiny_patch16_224", **options), 1)
+    save_for_hf(network, tmp_path, safe_serialization=True)
     right = json.loads((tmp_path / "config.json").read_text())
     counts = Counter()
 
@@ -187,7 +187,7 @@ def test_hostile_configs(tmp_path):
         inside = key == "model_args" and argument
         changed = right | {key: right["model_args"] | {argument: value} if inside else value}
         (tmp_path / "config.json").write_text(json.dumps(changed))
-        counts[outcome(tmp_path, theirs, (key, argument, value))] += 1
+        counts[outcome(tmp_path, network, (key, argument, value))] += 1
 
     check()
     assert counts["refused"]

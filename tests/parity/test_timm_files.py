@@ -172,17 +172,17 @@ def _whole(kind, part, usual, without=""):
 def test_an_entry_is_loaded_as_timm_builds_its_network(parity, entry):
     variant, row = ENTRIES[entry]
     classes = variant.spec.num_classes if row.num_classes is None else row.num_classes
-    theirs, spec = built(parity.unfilled, as_published(tag_of(variant, row)), classes)
+    network, spec = built(parity.unfilled, as_published(tag_of(variant, row)), classes)
     trained = trained_spec(variant.name, row.name)
     assert comparable(trained) == comparable(spec)
     layout = checkpoint_formats()[row.format]
     with torch.device("meta"):
         ours = vitzoo.create(trained)
-    found = layout.to_model(theirs.state_dict())
+    found = layout.to_model(network.state_dict())
     assert {k: t.shape for k, t in found.items()} == {
         k: t.shape for k, t in ours.state_dict().items()
     }
-    assert row.size or abs(predicted_size(theirs.state_dict()) - row.predicted_size) <= 8
+    assert row.size or abs(predicted_size(network.state_dict()) - row.predicted_size) <= 8
 
 
 @pytest.mark.parametrize("name", SEVERAL)
