@@ -39,6 +39,7 @@ from vitzoo.foreign.opened import open_described as open_described
 from vitzoo.foreign.overrides import of_entry as of_entry, stated_by as stated_by
 from vitzoo.formats.google import big_vision as big_vision, google as google, vit_jax as vit_jax
 from vitzoo.formats.ports import port as port, torch_encoder as torch_encoder
+from vitzoo.images.native import native_size as native_size
 from vitzoo.images.transform import MAX_RESIZED as MAX_RESIZED, warn_of_default as warn_of_default
 from vitzoo.inventory import (
     AT_ONCE as AT_ONCE,

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vitzoo.errors import InvalidOption
 from vitzoo.images.decode import read_image
+from vitzoo.images.native import check_max_patches, native_size
 from vitzoo.log import log
 from vitzoo.schema.entries import read_preprocessing
 from vitzoo.schema.reader import Reader, describe, pair
@@ -64,7 +65,7 @@ class Transform:
         """Return the (c, h, w) float32 input of an image of the transform's `mode`."""
         image = self._fit(image)
         pixels = torch.from_numpy(np.array(image, dtype=np.float32) / 255)  # (h, w) or (h, w, c)
-        pixels = pixels.reshape(*self.image_size, -1).permute(2, 0, 1)  # (c, h, w)
+        pixels = pixels.reshape(image.height, image.width, -1).permute(2, 0, 1)  # (c, h, w)
         mean, std = statistics(self.preprocessing)
         return (pixels - mean) / std
 
@@ -93,6 +94,39 @@ class Transform:
             return image.width * height // short, image.height * height // short
         ratio = min(image.height / height, image.width / width)
         return round(image.width / ratio), round(image.height / ratio)
+
+
+class NativeTransform(Transform):
+    """Converts an image to the (c, h, w) input of its native size, see `native_size`.
+
+    The image keeps its aspect ratio, up to whole patches, and is not cropped. Other arguments and
+    attributes are those of `Transform`; `image_size` is that of the network.
+
+    Args:
+        max_patches: largest number of patches; None: as many as the network has at its image size.
+
+    Raises:
+        InvalidOption: the number of patches is not possible, or arguments of `Transform` are not.
+    """
+
+    def __init__(
+        self, spec: Spec, preprocessing: Preprocessing | None, max_patches: int | None = None
+    ) -> None:
+        super().__init__(spec, preprocessing)
+        self.patch_size = spec.patch_size
+        sides = zip(spec.image_size, spec.patch_size, strict=True)
+        own = math.prod(px // patch for px, patch in sides)
+        self.max_patches = check_max_patches(own if max_patches is None else max_patches)
+
+    def __repr__(self) -> str:
+        limit = f"max_patches={self.max_patches}"
+        return f"NativeTransform({limit}, mode={self.mode}, {self.preprocessing})"
+
+    def _fit(self, image: Image.Image) -> Image.Image:
+        size = image.height, image.width
+        height, width = native_size(*size, patch_size=self.patch_size, max_patches=self.max_patches)
+        resample = Image.Resampling[self.preprocessing.interpolation.upper()]
+        return image.resize((width, height), resample)
 
 
 def statistics(row: Preprocessing) -> tuple[Tensor, Tensor]:
@@ -132,9 +166,27 @@ def make_transform(
 ) -> Transform:
     """Return the transform of a model with changes of its preprocessing or image size."""
     row = asdict(preprocessing or default_preprocessing(spec)) | dict(changes)
-    image_size = row.pop("image_size", spec.image_size)
+    image_size, native = row.pop("image_size", spec.image_size), row.pop("native", None)
     row |= {key: list(row[key]) for key in ("mean", "std") if isinstance(row[key], tuple)}
     reader = Reader(row, "transform()", InvalidOption)
     changed = read_preprocessing(reader)
     reader.done()
+    if native is not None:
+        _check_native(spec, changes)
+        return NativeTransform(spec, changed, None if native is True else native)
     return Transform(spec, changed, pair(image_size, "transform(): image_size", InvalidOption))
+
+
+def _check_native(spec: Spec, changes: Mapping[str, Any]) -> None:
+    """Refuse native sizes for a network without a stated patch, and arguments that fix the size."""
+    if not spec.embed_dim:
+        raise InvalidOption(
+            f"transform(): native: {spec.variant} is built by a plugin that does not state its "
+            "patches, so it has no native sizes; leave native out, or pass image_size="
+        )
+    for name in ("image_size", "crop_pct", "crop_mode"):
+        if name in changes:
+            raise InvalidOption(
+                f"transform(): {name}={changes[name]!r} does not act on native sizes, which keep "
+                f"the whole image; leave out {name} or native"
+            )
