@@ -119,17 +119,22 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None, *, part: Lookup) -
     return model
 
 
-def make_dynamic(model: nn.Module) -> None:
+def make_dynamic(model: Any) -> None:
     """Let a model take images of any size that is a whole number of patches.
 
     Raises:
         InvalidOption: the network has its own builder, or its positions cannot be interpolated.
     """
     if not isinstance(model, VisionTransformer):
-        raise InvalidOption(
-            f"dynamic: {type(model).__name__} is built by a plugin and takes images of one size; "
-            "leave dynamic out, or pass image_size="
-        )
+        own = getattr(getattr(model, "foreign", None), "make_dynamic", None)
+        if own is None:
+            raise InvalidOption(
+                f"dynamic: {type(model).__name__} is built by a plugin and takes images of one "
+                "size; leave dynamic out, or pass image_size="
+            )
+        own(model)
+        model.dynamic = True
+        return
     rows, columns = model.grid_size
     larger = rows + getattr(model.patch_embed, "grid_multiple", (1, 1))[0], columns
     table = model.pos_embed

@@ -177,7 +177,8 @@ class WeightsAdapter(Protocol):
     """Adapts weights to a network that is not made of vitzoo's parts.
 
     The adapter is the attribute `foreign` of the network. Without it, weights are loaded unchanged
-    or not at all.
+    or not at all. An optional method `make_dynamic(network)` lets the network take images of any
+    size, or raises InvalidOption; without it, `create(..., dynamic=True)` refuses the network.
 
     Attributes:
         classifiers: prefixes of the names of classifier tensors, such as `head.`. Tensors with

@@ -9,6 +9,7 @@ from typing import Any
 
 import timm
 import torch
+from timm.layers.format import Format
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -17,6 +18,7 @@ from vitzoo import Spec
 from vitzoo.errors import InvalidOption, PluginError
 
 NAMESPACE = "timm/"
+DYNAMIC = "dynamic_img_size"
 IN_PLACE = {
     getattr(Tensor, name)
     for name in ("add_", "clamp_", "erfinv_", "fill_", "mul_", "normal_", "uniform_", "zero_")
@@ -35,8 +37,7 @@ def build(spec: Spec) -> nn.Module:
     Source: timm, `create_model`, without its weights.
     """
     name = (spec.variant or "").removeprefix(NAMESPACE)
-    native = vitzoo.describe(NAMESPACE + name).spec
-    model = _make(name, **_options(spec, native))
+    model = _make(name, **_options(spec))
     _compute_buffers(model)
     noted: Any = model
     noted.foreign = TimmWeights(model, name, spec)
@@ -100,6 +101,57 @@ class TimmWeights:
         after = dict(old.named_parameters())
         return {n: after[n].detach() for n in own if after.get(n) is not before[n]}
 
+    def make_dynamic(self, model: nn.Module) -> None:
+        """Let the network take images of any size, with timm's `dynamic_img_size` if it has that.
+
+        Raises:
+            InvalidOption: timm's network takes images of one size.
+        """
+        switch = {DYNAMIC: True} if DYNAMIC in parameters(type(model)) else {}
+        usual = _options(self.spec)
+        with torch.device("meta"):
+            _check_sizes(self.name, _make(self.name, **usual, **switch).eval(), self.spec)
+            if not switch:
+                return
+            before, after = _make(self.name, **usual), _make(self.name, **usual, **switch)
+        _compute_buffers(after)
+        _take_settings(model, before, after)
+
+
+def _check_sizes(name: str, model: Any, spec: Spec) -> None:
+    """Raise InvalidOption unless the maps of a network on `meta` follow the size of the image."""
+    stride = max(info["reduction"] for info in model.feature_info)
+    height, width = (-(-side // stride) * stride for side in spec.image_size)
+    size, problem = (height + stride, width), "its maps do not follow the size of the image"
+    try:
+        maps = model.forward_intermediates(
+            torch.empty(1, spec.in_chans, *size), intermediates_only=True
+        )
+        shapes = [tuple(found.shape[2:]) for found in maps]
+    except (AssertionError, RuntimeError) as error:
+        shapes, problem = [], str(error).partition("\n")[0].rstrip(".")
+    if shapes != [tuple(s // info["reduction"] for s in size) for info in model.feature_info]:
+        raise InvalidOption(
+            f"dynamic: {NAMESPACE}{name} takes images of one size, "
+            f"{'x'.join(map(str, spec.image_size))} ({problem}); leave dynamic out, or pass "
+            "image_size="
+        )
+
+
+def _take_settings(model: nn.Module, before: nn.Module, after: nn.Module) -> None:
+    """Change the settings and computed buffers of a network as they differ in two others."""
+    weight = next(model.parameters())
+    place = "cpu" if weight.is_meta else weight.device
+    for name, new in after.named_modules():
+        module, old = model.get_submodule(name), vars(before.get_submodule(name))
+        for key, value in vars(new).items():
+            if isinstance(value, bool | Format) and old[key] != value:
+                setattr(module, key, value)
+        kept = new.state_dict(keep_vars=True)
+        for key, buffer in new._buffers.items():  # None in some
+            if key not in kept:
+                setattr(module, key, None if buffer is None else buffer.to(place))
+
 
 def parameters(cls: type) -> set[str]:
     """Return the arguments of a class, with those that it passes to its bases."""
@@ -143,8 +195,9 @@ def _names(value: Any) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value or ())
 
 
-def _options(spec: Spec, native: Spec) -> dict[str, Any]:
+def _options(spec: Spec) -> dict[str, Any]:
     """Return the changes to the variant as arguments of timm."""
+    native = vitzoo.describe(spec.variant or "").spec
     options: dict[str, Any] = {"num_classes": spec.num_classes}
     if spec.in_chans != native.in_chans:
         options["in_chans"] = spec.in_chans

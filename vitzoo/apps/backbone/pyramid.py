@@ -75,7 +75,7 @@ class SimpleFeaturePyramid(nn.Module):
         scales = tuple(scales)
         if not scales or any(s not in SCALES or scales.count(s) > 1 for s in scales):
             raise InvalidOption(f"scales must be some of {SCALES}, each once, got {scales!r}")
-        self.top = top
+        self.top, self.channels = top, channels
         strides = [stride / scale for scale in scales]
         self.names = [f"simfp_{math.floor(math.log2(s))}" for s in strides]
         for name, scale in zip(self.names, scales, strict=True):

@@ -1,0 +1,204 @@
+"""`backbone`: maps of every family at any size, what other libraries read, and what is frozen."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+import vitzoo
+from helpers import SMALL, fill, randn, refuses
+
+STEM = {"embed_dim": 48, "num_heads": 3, "mlp_dim": 96, "depth": 3}
+
+
+def kinds():
+    """Return the smallest variant of each family and kind of patch embedder and positions."""
+    found = {}
+    for variant in sorted(vitzoo.variants(), key=lambda v: v.params):
+        spec = variant.spec
+        stem, table = spec.patch_embed.name.partition("/")[0], spec.pos_embed.name
+        if variant.namespace != "timm":
+            found.setdefault((variant.namespace, stem, table), variant.name)
+    return sorted(found.values())
+
+
+def images(height, width, seed=0):
+    return randn(2, 3, height, width, seed=seed)
+
+
+def small(**options):
+    return fill(vitzoo.backbone(SMALL, **options))
+
+
+@pytest.mark.parametrize("name", kinds())
+@torch.no_grad()
+def test_each_family_gives_the_maps_of_its_blocks(name):
+    spec = vitzoo.describe(name).spec
+    (high, wide), channels = spec.patch_size, spec.in_chans
+    model = fill(
+        vitzoo.create({"variant": name, **STEM, "image_size": (4 * high, 4 * wide)}, num_classes=0)
+    )
+    other = copy.deepcopy(model)
+    features = vitzoo.backbone(model, out=[0, -1], norm=True, prefix_tokens=True)
+    assert features.feature_info.reduction() == [max(high, wide)] * 2
+    assert features.channels == [48, 48]
+    size = 6 * high, 2 * wide
+    other.set_input_size(size)
+    batch = randn(2, channels, *size)
+    expected = other.forward_intermediates(
+        batch, [0, 2], norm=True, return_prefix_tokens=True, intermediates_only=True
+    )
+    for found, wanted in zip(features(batch), expected, strict=True):
+        assert found[0].shape == (2, 48, 6, 2)
+        assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+    cut = batch[:, :, : 5 * high + 1, : wide + 1]
+    whole = torch.zeros_like(batch)
+    whole[:, :, : 5 * high + 1, : wide + 1] = cut
+    features = vitzoo.backbone(model)
+    assert torch.equal(features(cut)[0], features(whole)[0])
+
+
+HIERARCHICAL = ("swin_tiny_patch4_window7_224", "swinv2_cr_tiny_ns_224", "pvt_v2_b0")
+PLAIN = ("vit_dwee_patch16_reg1_gap_256", "xcit_nano_12_p8_224")
+
+
+@pytest.mark.parametrize("name", [*HIERARCHICAL, *PLAIN])
+@torch.no_grad()
+def test_networks_of_timm_give_the_maps_of_timm(name):
+    features = fill(vitzoo.backbone(f"timm/{name}", out=[-2, -1]))
+    options = {"dynamic_img_size": True} if "swin" in name or "vit_dwee" in name else {}
+    whole = timm.create_model(name, **options).eval()
+    whole.load_state_dict(features.network.state_dict(), strict=False)
+    theirs = timm.create_model(name, features_only=True, out_indices=[-2, -1], **options)
+    for part in ("channels", "reduction", "module_name"):
+        assert getattr(features.feature_info, part)() == getattr(theirs.feature_info, part)()
+    batch = images(96, 160)
+    expected = whole.forward_intermediates(batch, [-2, -1], intermediates_only=True)
+    found = features(batch)
+    strides = features.feature_info.reduction()
+    assert [x.shape[2:] for x in found] == [(96 // s, 160 // s) for s in strides]
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert [x.shape for x in features(images(95, 154))] == [x.shape for x in found]
+
+
+def test_networks_of_timm_with_one_size():
+    with refuses(vitzoo.InvalidOption, "timm/pit_ti_224", "224x224", "leave dynamic out"):
+        vitzoo.backbone("timm/pit_ti_224", device="meta")
+    maps = vitzoo.backbone("timm/pit_ti_224", dynamic=False, out=3).eval()(images(224, 224))
+    assert [x.shape[1] for x in maps] == [64, 128, 256]
+
+
+def test_what_other_libraries_read():
+    features = small(out=[0, 2])
+    info = features.feature_info
+    assert (info.channels(), info.reduction(), info.module_name()) == (
+        [48, 48],
+        [8, 8],
+        ["blocks.0", "blocks.2"],
+    )
+    assert info.get_dicts(["index", "num_chs"]) == [
+        {"index": 0, "num_chs": 48},
+        {"index": 2, "num_chs": 48},
+    ]
+    assert (len(info), info[1]["module"], info.channels(1), info.reduction([1, 2])) == (
+        3,
+        "blocks.1",
+        48,
+        [8, 8],
+    )
+    assert (features.channels, features.out_channels) == ([48, 48], 48)
+    assert features.out_indices == [0, 2]
+    assert (features.num_features, features.image_size) == (48, (32, 32))
+
+
+@torch.no_grad()
+def test_the_form_of_the_results():
+    batch = images(30, 41)
+    expected = small(out=[0, 2])(batch)
+    named = small(out=[0, 2], returns="dict")(batch)
+    assert list(named) == ["blocks.0", "blocks.2"]
+    output = small(out=[0, 2], returns="output")(batch)
+    called = small(out=[0, 2]).forward_with_filtered_kwargs(batch, output_hidden_states=True)
+    for found in (named.values(), output.feature_maps, called.feature_maps):
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_no_classifier_is_made():
+    features = small()
+    assert not [name for name in features.state_dict() if "head" in name]
+    assert features.network.num_classes == 0
+
+
+def test_copies_and_files():
+    features = small(frozen=1)
+    batch = images(24, 40)
+    (expected,) = features(batch)
+    for other in (copy.deepcopy(features), pickle.loads(pickle.dumps(features))):
+        assert torch.equal(other(batch)[0], expected)
+        assert not other.train().network.blocks[0].training
+    other = vitzoo.backbone(SMALL).eval()
+    other.load_state_dict(features.state_dict())
+    assert torch.equal(other(batch)[0], expected)
+
+
+def test_a_model_is_used_itself():
+    model = fill(vitzoo.create(SMALL))
+    features = vitzoo.backbone(nn.DataParallel(model), out=2)
+    assert features.network is model
+    assert model.head.weight.requires_grad
+    assert model(images(16, 24)).shape == (2, 7)
+
+
+def test_all_trainable_parameters_get_gradients():
+    features = small(out=[0, 1]).train()
+    sum(x.sum() for x in features(images(16, 16))).backward()
+    lacking = [n for n, p in features.named_parameters() if p.requires_grad and p.grad is None]
+    assert not lacking
+
+
+def test_frozen_stages():
+    features = small(frozen=2, dropout=0.5).train()
+    parts = (features.network.patch_embed, features.network.pos_drop, *features.network.blocks[:2])
+    assert not any(module.training for part in parts for module in part.modules())
+    assert all(module.training for module in features.network.blocks[2].modules())
+    features(images(16, 16))[0].sum().backward()
+    named = dict(features.network.named_parameters())
+    trained = {name for name, p in named.items() if p.grad is not None}
+    assert trained == {name for name in named if "blocks.2." in name}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@torch.no_grad()
+def test_autocast(dtype):
+    features = small()
+    (expected,) = features(images(24, 40))
+    with torch.autocast("cpu", dtype):
+        (found,) = features(images(24, 40))
+    assert (found - expected).abs().max() < 0.1 * expected.abs().max()
+
+
+@torch.no_grad()
+def test_a_pyramid_of_the_last_map():
+    features = small(pyramid={"channels": 32, "top": True}, returns="dict")
+    maps = features(images(33, 70))
+    assert list(maps) == ["p1", "p2", "p3", "p4", "p5"]
+    assert features.feature_info.reduction() == [2, 4, 8, 16, 32]
+    assert features.out_channels == 32
+    assert [tuple(x.shape[2:]) for x in maps.values()] == [
+        (64 // s, 96 // s) for s in (2, 4, 8, 16, 32)
+    ]
+    (last,) = small()(nn.functional.pad(images(33, 70), (0, 26, 0, 31)))
+    assert torch.equal(features.pyramid(last)[1], maps["p2"])
+    with refuses(vitzoo.InvalidOption, "pyramid", "one block"):
+        small(pyramid=True, out=2)
+    with refuses(vitzoo.InvalidOption, "pyramid", "prefix_tokens"):
+        small(pyramid=True, prefix_tokens=True)
+    with refuses(vitzoo.InvalidOption, "pyramid", "True", "'fpn'"):
+        small(pyramid="fpn")
+    with refuses(vitzoo.errors.UnknownOption, "pyramid", "chanels", "channels"):
+        small(pyramid={"chanels": 3})

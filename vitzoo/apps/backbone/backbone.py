@@ -1,0 +1,342 @@
+"""`backbone`: a network as a module from images to feature maps."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import os
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitzoo.apps.backbone.feature_info import FeatureInfo
+from vitzoo.apps.backbone.pyramid import SimpleFeaturePyramid
+from vitzoo.apps.train.freeze import freeze
+from vitzoo.errors import InvalidInput, InvalidOption, MissingDependency, short_repr
+from vitzoo.factory import create
+from vitzoo.keywords import check_choice
+from vitzoo.network.build import construct, make_dynamic
+from vitzoo.network.inputs import check_images, explained
+from vitzoo.network.model import VisionTransformer
+from vitzoo.network.wrappers import network_of
+from vitzoo.opening import is_model, resolve
+from vitzoo.registry.registry import registry
+from vitzoo.schema.spec import Spec
+from vitzoo.schema.terms import CORE_BUILDER
+
+RETURNS = ("list", "dict", "output")
+DECIDED = {  # options of `create` that a backbone decides
+    "num_classes": "a backbone has no classifier",
+    "head": "a backbone has no classifier",
+    "pool": "a backbone has no classifier",
+}
+
+
+def backbone(
+    source: str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module,
+    *,
+    out: int | Sequence[int] = 1,
+    pyramid: bool | Mapping[str, Any] | None = None,
+    norm: bool = False,
+    prefix_tokens: bool = False,
+    frozen: int = 0,
+    returns: str = "list",
+    dynamic: bool = True,
+    **options: Any,
+) -> Backbone:
+    """Return a module that maps images of any size to feature maps.
+
+    Args:
+        source: the network, see docs/create.md#which-network. A model is used itself, not copied,
+            and takes images of any size from then on. Of another source, no classifier is made.
+        out: number of last blocks whose results are returned, or indices of blocks, negative from
+            the end. The stages of a hierarchical network (`timm/*`) count as blocks.
+        pyramid: `True` or a mapping with options of `SimpleFeaturePyramid`: maps of several strides
+            are made of the result of the block, and returned instead.
+        norm: whether the final norm acts on each result.
+        prefix_tokens: return pairs of a map and its (b, p, d) prefix tokens (class token and
+            registers).
+        frozen: number of first blocks that are not trained. They, and all before them, get no
+            gradients and stay in evaluation mode. With 0, everything is trained.
+        returns: `list`; `dict` for names and maps, as torchvision's detectors need them; `output`
+            for transformers' `BackboneOutput`.
+        dynamic: whether images of any size are taken. False: only those of `image_size`, for
+            networks of `timm/*` that cannot take others.
+        options: arguments of `create`, such as `pretrained`, `weights`, `block` and `drop_path`.
+
+    Raises:
+        InvalidOption: an argument is not possible, or the network cannot take images of any size.
+        VitzooError: as `create`.
+
+    >>> features = backbone("vit_ti16", out=[5, 11])
+    >>> [tuple(x.shape) for x in features(torch.zeros(1, 3, 96, 130))]
+    [(1, 192, 6, 9), (1, 192, 6, 9)]
+    """
+    for name in options.keys() & DECIDED:
+        raise InvalidOption(f"backbone() takes no {name}=: {DECIDED[name]}; leave it out")
+    model = is_model(source)
+    if model and options:
+        raise InvalidOption(
+            f"a model object is built already, got {', '.join(f'{name}=' for name in options)}; "
+            "leave this out, or pass the name of the model"
+        )
+    if not model:
+        network = _created(source, out, norm, {"dynamic": dynamic, **options})
+    else:
+        network = network_of(source)
+        if dynamic and not getattr(network, "dynamic", False):
+            make_dynamic(network)
+    return Backbone(
+        network,
+        out=out,
+        pyramid=pyramid,
+        norm=norm,
+        prefix_tokens=prefix_tokens,
+        frozen=frozen,
+        returns=returns,
+    )
+
+
+def _created(source: Any, out: Any, norm: bool, options: dict[str, Any]) -> nn.Module:
+    """Return a new network without classifier; what no result depends on is not trained."""
+    variant = resolve(source, registry(), options.get("weights")).variant
+    core = variant is None or variant.builder == CORE_BUILDER
+    headless: dict[str, Any] = {"num_classes": 0, "head": "none"} if core else {"num_classes": 0}
+    network = create(source, **headless, **options)
+    indices = _indices(out, len(network.feature_info))
+    modules = dict(network.named_modules())
+    unused = ["fc_norm", "pool", "attn_pool", "head", *([] if norm else ["norm"])]
+    unused += [each["module"] for each in network.feature_info[indices[-1] + 1 :]]
+    for name in {*unused} & modules.keys():
+        modules[name].requires_grad_(False)
+    return network
+
+
+class Backbone(nn.Module):
+    """Maps (b, c, h, w) images of any size to feature maps, see `backbone`.
+
+    Images are padded with zeros at the right and bottom to H and W, multiples of the largest
+    stride. A map is (b, channels, H / stride, W / stride).
+
+    Attributes:
+        network: the network of `create`, with its `spec`, `load_report` and `preprocessing`.
+        pyramid: the `SimpleFeaturePyramid`, None without.
+        feature_info: channels, strides and names of the maps, with the methods of timm's class.
+    """
+
+    def __init__(
+        self,
+        network: Any,
+        *,
+        out: int | Sequence[int] = 1,
+        pyramid: bool | Mapping[str, Any] | None = None,
+        norm: bool = False,
+        prefix_tokens: bool = False,
+        frozen: int = 0,
+        returns: str = "list",
+    ) -> None:
+        super().__init__()
+        check_choice("returns", returns, RETURNS)
+        info = [_described(each, norm=norm) for each in network.feature_info]
+        self.network = network
+        self.norm, self.prefix_tokens, self.returns = norm, prefix_tokens, returns
+        self.frozen = frozen
+        self._results = _indices(out, len(info))
+        self.pyramid = _pyramid(pyramid, info[self._results[-1]], network)
+        if self.pyramid is None:
+            self.feature_info = FeatureInfo(info, self._results)
+        else:
+            levels = _levels(self.pyramid)
+            self.feature_info = FeatureInfo(levels, range(len(levels)))
+        self._multiple = _multiple(network, info[: self._results[-1] + 1], self.pyramid)
+        self._check()
+        if frozen:
+            freeze(network, until=frozen)
+
+    def forward(self, images: Tensor) -> Any:
+        """Map (b, c, h, w) images to feature maps, in the form that `returns` names."""
+        maps = self.network.forward_intermediates(
+            self._padded(images),
+            self._results,
+            norm=self.norm,
+            stop_early=True,
+            intermediates_only=True,
+            **({"return_prefix_tokens": True} if self.prefix_tokens else {}),
+        )
+        if self.pyramid is not None:
+            maps = self.pyramid(maps[-1])
+        if self.returns == "dict":
+            return OrderedDict(zip(self.out_features, maps, strict=True))
+        return maps if self.returns == "list" else _backbone_output(maps)
+
+    def forward_with_filtered_kwargs(self, pixel_values: Tensor, **ignored: Any) -> Any:
+        """Return transformers' `BackboneOutput`; its heads call this method."""
+        maps = self(pixel_values)
+        if self.returns == "output":
+            return maps
+        return _backbone_output(maps.values() if self.returns == "dict" else maps)
+
+    def _padded(self, images: Tensor) -> Tensor:
+        channels = self.network.spec.in_chans
+        if not isinstance(images, Tensor) or images.dim() != 4:
+            raise InvalidInput(explained(images, channels, self.image_size))
+        height, width = images.shape[2:]
+        check_images(images, channels, (height, width))
+        below, right = -height % self._multiple[0], -width % self._multiple[1]
+        return F.pad(images, (0, right, 0, below)) if below or right else images
+
+    def train(self, mode: bool = True) -> Backbone:
+        """Set training mode; frozen modules stay in evaluation mode."""
+        super().train(mode)
+        if mode and self.frozen:
+            for name in ("pos_drop", "patch_drop"):
+                getattr(self.network, name, nn.Identity()).eval()
+            for module in self.network.modules():
+                parameters = list(module.parameters())
+                if parameters and not any(p.requires_grad for p in parameters):
+                    module.eval()
+        return self
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Recompute each block in the backward pass instead of keeping its activations."""
+        self.network.set_grad_checkpointing(enable)
+
+    @property
+    def out_indices(self) -> list[int]:
+        """Index of each map among the results of the network, or among those of the pyramid."""
+        return list(self.feature_info.out_indices)
+
+    @property
+    def channels(self) -> list[int]:
+        """Number of channels of each map."""
+        found: list[int] = self.feature_info.channels()
+        return found
+
+    @property
+    def out_features(self) -> list[str]:
+        """Name of each map."""
+        found: list[str] = self.feature_info.module_name()
+        return found
+
+    @property
+    def out_channels(self) -> int:
+        """Number of channels of all maps.
+
+        Raises:
+            InvalidOption: the maps have different numbers.
+        """
+        if len(set(self.channels)) > 1:
+            raise InvalidOption(
+                f"the maps have different numbers of channels, {self.channels}, and out_channels "
+                "is one number; read channels, or choose one map with out="
+            )
+        return self.channels[0]
+
+    @property
+    def num_features(self) -> int:
+        """Width of the last result of the network."""
+        found: int = self.network.num_features
+        return found
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """(height, width) in px that the network was made for."""
+        found: tuple[int, int] = self.network.spec.image_size
+        return found
+
+    def _check(self) -> None:
+        if self.prefix_tokens and self.returns == "output":
+            raise InvalidOption(
+                "transformers' BackboneOutput has maps only; leave out prefix_tokens"
+            )
+        if self.pyramid is not None and (len(self._results) > 1 or self.prefix_tokens):
+            raise InvalidOption(
+                "a pyramid is made of the map of one block; leave out "
+                + ("prefix_tokens" if self.prefix_tokens else "out, or name one block in it")
+            )
+        known = inspect.signature(self.network.forward_intermediates).parameters
+        if self.prefix_tokens and "return_prefix_tokens" not in known:
+            raise InvalidOption(
+                f"{type(self.network).__name__} returns no prefix tokens; leave out prefix_tokens"
+            )
+
+
+def _indices(out: Any, count: int) -> list[int]:
+    """Return increasing indices of results.
+
+    Raises:
+        InvalidOption: there is no such result, or one is named twice.
+    """
+    found: list[int] = []
+    if type(out) is int and 0 < out <= count:
+        found = list(range(count - out, count))
+    elif isinstance(out, Sequence) and all(type(i) is int and -count <= i < count for i in out):
+        found = sorted(i % count for i in out)
+    if not found or len(set(found)) < len(found):
+        raise InvalidOption(
+            f"the network has results 0 to {count - 1}: out must be a list of different indices, "
+            f"or a number of last results from 1 to {count}; got {short_repr(out)}"
+        )
+    return found
+
+
+def _described(info: Mapping[str, Any], *, norm: bool) -> dict[str, Any]:
+    channels = info.get("num_chs_norm", info["num_chs"]) if norm else info["num_chs"]
+    return {**info, "num_chs": channels}
+
+
+def _pyramid(
+    options: bool | Mapping[str, Any] | None, info: Mapping[str, Any], network: nn.Module
+) -> SimpleFeaturePyramid | None:
+    """Return a pyramid for the map that `info` describes, with the type of a network."""
+    if options is None or options is False:
+        return None
+    if options is not True and not isinstance(options, Mapping):
+        raise InvalidOption(
+            "pyramid must be True or a mapping with options such as {'channels': 256}, got "
+            f"{short_repr(options)}"
+        )
+    given = {} if options is True else dict(options)
+    numbers = {"embed_dim": info["num_chs"], "stride": info["reduction"]}
+    made: SimpleFeaturePyramid = construct(SimpleFeaturePyramid, "pyramid", given, **numbers)
+    weight = next(network.parameters())
+    return made.to(weight.device, weight.dtype)
+
+
+def _levels(pyramid: SimpleFeaturePyramid) -> list[dict[str, Any]]:
+    """Describe the maps of a pyramid; map p4 has stride 16, as in detectron2."""
+    return [
+        {"module": f"p{math.floor(math.log2(stride))}", "num_chs": pyramid.channels}
+        | {"reduction": int(stride) if stride == int(stride) else stride}
+        for stride in pyramid.strides
+    ]
+
+
+def _multiple(
+    network: Any, info: Sequence[Mapping[str, Any]], pyramid: SimpleFeaturePyramid | None
+) -> tuple[int, int]:
+    """Return the px of which the sides of an image must be multiples, (height, width)."""
+    if isinstance(network, VisionTransformer):
+        several = getattr(network.patch_embed, "grid_multiple", (1, 1))
+        sides = zip(network.image_size, network.grid_size, several, strict=True)
+        height, width = (px // patches * multiple for px, patches, multiple in sides)
+    else:
+        height = width = max(each["reduction"] for each in info)
+    if pyramid is None:
+        return height, width
+    further = max(1, round(max(pyramid.strides) / info[-1]["reduction"]))
+    return height * further, width * further
+
+
+def _backbone_output(maps: Sequence[Tensor]) -> Any:
+    try:
+        from transformers.modeling_outputs import BackboneOutput
+    except ImportError as error:
+        raise MissingDependency(
+            f"BackboneOutput needs transformers, which cannot be imported: {error}; install it, or "
+            "pass returns='list'"
+        ) from error
+    return BackboneOutput(feature_maps=tuple(maps))  # type: ignore[arg-type]  # one or more
