@@ -137,6 +137,8 @@ def spec(small) -> Spec:
             "mlp_norm": True,
             "mlp_bias": False,
             "parallel": True,
+            "window": 2,
+            "global_blocks": [-1],
         },
         "pool": {"name": "mean", "norm_first": False},
         "head": {"name": "mlp", "hidden_dim": 16},

@@ -278,7 +278,8 @@ def _changes(spec: Spec, variant: Variant | None, stated: Mapping[str, Any]) -> 
         return differences(variant.spec, spec)
     data = spec.to_data()
     changes = {key: data[key] for key in OVERRIDDEN if key in stated or key == "num_classes"}
-    block = {key: data["block"][key] for key in stated.get("block", ()) if key in data["block"]}
+    own = vars(spec.block)
+    block = {key: own[key] for key in stated.get("block", ()) if own.get(key) is not None}
     return changes | ({"block": block} if block else {})
 
 

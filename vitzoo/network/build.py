@@ -95,7 +95,8 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None, *, part: Lookup) -
     )
     head = make("head", in_dim=spec.embed_dim, num_classes=spec.num_classes)
     _check_tokens(spec, pool, head)
-    blocks = [_block(spec, drop_path) for drop_path in drop_paths]
+    windows = _windows(spec, positions)
+    blocks = [_block(spec, *pair) for pair in zip(drop_paths, windows, strict=True)]
     with _named_errors(f"pos_embed {spec.pos_embed.name!r}", code=positions.initial_table):
         model = VisionTransformer(
             patch_embed=patch_embed,
@@ -154,6 +155,30 @@ def make_dynamic(model: Any) -> None:
     model.dynamic = True
 
 
+def _windows(spec: Spec, positions: Any) -> list[int]:
+    """Return the window of each block, 0 for none.
+
+    Raises:
+        InvalidOption: another part needs the attention of all tokens.
+    """
+    block, every = spec.block, range(spec.depth)
+    everywhere = {i % spec.depth for i in block.global_blocks}
+    found = [0 if layer in everywhere else block.window for layer in every]
+    if any(found):
+        problem = fix = ""
+        if block.merge:
+            problem, fix = f"block merge = {block.merge} moves tokens between windows", "merge"
+        elif hasattr(positions, "attention_bias") and not hasattr(positions, "window_bias"):
+            problem = f"pos_embed {spec.pos_embed.name!r} has an attention bias of whole grids"
+            fix = "this pos_embed (decomposed knows windows)"
+        if problem:
+            raise InvalidOption(
+                f"block window = {block.window} divides the patches, but {problem}; leave out "
+                f"window or {fix}"
+            )
+    return found
+
+
 def _check_tokens(spec: Spec, pool: Any, head: Any) -> None:
     """Raise InvalidOption if head and pool disagree about the number of pooled vectors."""
     given, read = getattr(pool, "tokens", None), getattr(head, "tokens", None)
@@ -200,7 +225,7 @@ def _acts_later(model: VisionTransformer) -> bool:
         return positions(tokens, model.pos_embed, 1) is not tokens
 
 
-def _block(spec: Spec, drop_path: nn.Module) -> nn.Module:
+def _block(spec: Spec, drop_path: nn.Module, window: int) -> nn.Module:
     attn, mlp = _attention(spec), _mlp(spec)
     if spec.block.parallel:
         if spec.block.post_norm:
@@ -209,7 +234,9 @@ def _block(spec: Spec, drop_path: nn.Module) -> nn.Module:
                 "either parallel or post_norm"
             )
         ls = _layer_scale(spec)
-        return ParallelBlock(norm=_norm(spec), attn=attn, mlp=mlp, drop_path=drop_path, ls=ls)
+        return ParallelBlock(
+            norm=_norm(spec), attn=attn, mlp=mlp, drop_path=drop_path, ls=ls, window=window
+        )
     make: Callable[..., nn.Module] = Block
     if spec.block.merge:
         prefix = int(spec.class_token) + spec.num_registers
@@ -224,6 +251,7 @@ def _block(spec: Spec, drop_path: nn.Module) -> nn.Module:
         ls1=_layer_scale(spec),
         ls2=_layer_scale(spec),
         post_norm=spec.block.post_norm,
+        window=window,
     )
 
 

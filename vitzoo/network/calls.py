@@ -18,6 +18,7 @@ from vitzoo.errors import InvalidInput
 from vitzoo.network.inputs import misplaced
 from vitzoo.parts.block import Merged
 from vitzoo.parts.protocols import BIAS, TENSOR, call
+from vitzoo.parts.windows import Windows
 from vitzoo.schema.spec import PartSpec
 
 if TYPE_CHECKING:
@@ -93,7 +94,8 @@ class Network(nn.Module):
     def _acts(self, layer: int) -> tuple[Rotate, Bias]:
         """Return the rotation and the attention bias of the positions for block `layer`."""
         rotate: Any = getattr(self.positions, "rotate", None)
-        bias: Any = getattr(self.positions, "attention_bias", None)
+        name = "window_bias" if self._windows(layer) else "attention_bias"
+        bias: Any = getattr(self.positions, name, None)
         if bias is not None:
             bias = self._run("pos_embed", bias, BIAS, self.pos_embed, layer)
             if not isinstance(bias, Tensor | Proxy):
@@ -101,6 +103,13 @@ class Network(nn.Module):
         if rotate is None:
             return None, bias
         return lambda x: self._run("pos_embed", rotate, Tensor.size, x, layer), bias
+
+    def _windows(self, layer: int) -> dict[str, Any]:
+        """Return the windows of the grid as an argument of block `layer`, if it has windows."""
+        size = getattr(self.blocks[layer], "window", 0)
+        if not size:
+            return {}
+        return {"windows": Windows(size, self.grid_size, self.num_prefix_tokens)}
 
     @property
     def _pool(self) -> Any:

@@ -91,7 +91,8 @@ class Introspection(Sizes):
     ) -> dict[int, Tensor]:
         """Return the attention probabilities of blocks, each (b, heads, p + n, p + n), by index.
 
-        Fused attention does not return them, so they are computed again from queries and keys.
+        Fused attention does not return them, so they are computed again from queries and keys. In
+        windows, they are zero outside the window, and what falls on its filling is left out.
 
         Args:
             images: (b, c, h, w).
@@ -104,7 +105,8 @@ class Introspection(Sizes):
         def run(x: Any, layer: int) -> Any:
             if layer in wanted:
                 entering = unmerged(self._positioned(x, layer) if layer else x)
-                maps[layer] = blocks[layer].attention_probabilities(entering, *self._acts(layer))
+                given = (entering, *self._acts(layer))
+                maps[layer] = blocks[layer].attention_probabilities(*given, **self._windows(layer))
             return self._encode(x, layer)
 
         self.blocks(self.embed(images), run=run, count=max(wanted) + 1)

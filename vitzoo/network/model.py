@@ -159,9 +159,10 @@ class VisionTransformer(Introspection, Classifier, TimmNames):
         given: tuple[Any, ...] = self._acts(layer)
         if tokens is not None:
             given = (*given, tokens)
+        windows = self._windows(layer)
         if self.grad_checkpointing and self.training and torch.is_grad_enabled():
-            return checkpoint(self.blocks[layer], x, *given, use_reentrant=False)
-        return self.blocks[layer](x, *given)
+            return checkpoint(self.blocks[layer], x, *given, use_reentrant=False, **windows)
+        return self.blocks[layer](x, *given, **windows)
 
     def forward_head(self, tokens: Tensor, pre_logits: bool = False) -> Tensor:
         """Pool p prefix and n patch tokens (b, p + n, d), and return logits (b, k)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch.fx import Proxy
 
 from vitzoo.errors import InvalidOption
 from vitzoo.parts.init import layer, xavier_uniform_
+from vitzoo.parts.windows import Windows
 
 Rotate = Callable[[Tensor], Tensor] | None
 """Rotates queries or keys, (b, heads, n, head_dim), by the positions of their tokens."""
@@ -105,28 +106,82 @@ class Attention(nn.Module):
         rotate: Rotate = None,
         bias: Bias = None,
         tokens: int | None = None,
+        windows: Windows | None = None,
         with_keys: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Compute attention over n tokens (b, n, d); given `tokens`, for the first ones only.
 
-        `with_keys` returns the keys (b, heads, n, head_dim), too.
+        `with_keys` returns the keys (b, heads, n, head_dim), too. In `windows`, a patch attends to
+        the prefix tokens and to the patches of its window, and a prefix token to all tokens. `bias`
+        is then that of one window: (heads, size ** 2, p + size ** 2), or a function.
         """
         q, k, v = self._project(x, rotate)  # (b, heads, n, head_dim) each
-        q = q[:, :, :tokens]
+        if windows is None:
+            x = self._attend(q[:, :, :tokens], k, v, bias)
+        else:
+            x = self._attend_in(windows, x, (q, k, v), bias, tokens)
+        x = self.proj_drop(self.proj(self.norm(x)))
+        return (x, k) if with_keys else x
+
+    def probabilities(
+        self,
+        x: Tensor,
+        rotate: Rotate = None,
+        bias: Bias = None,
+        windows: Windows | None = None,
+    ) -> Tensor:
+        """Return the attention probabilities of (b, n, d) tokens: (b, heads, n, n).
+
+        In `windows`, they are zero outside the window. Where a window reaches beyond the grid, the
+        attention to its other positions is left out.
+        """
+        q, k, _ = self._project(x, rotate)
+        if windows is None:
+            return self._attended(q, k, bias)
+        inside, keys = self._divided(windows, x, (q, k))
+        first = self._attended(q[:, :, : windows.prefix], k, None)
+        return windows.spread(self._attended(inside, keys, bias), first)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Bias) -> Tensor:
+        """Return the averages of the values (b, heads, n, head_dim) for t queries: (b, t, d)."""
         if self.fused_attn:
             rate = self.attn_drop.p if self.training else 0.0
             added = self._added(bias, q)
             x = F.scaled_dot_product_attention(q, k, v, added, dropout_p=rate, scale=self.scale)
         else:
             x = self.attn_drop(self._attended(q, k, bias)) @ v
-        x = self.norm(x.transpose(1, 2).flatten(2))  # (b, n, d)
-        x = self.proj_drop(self.proj(x))
-        return (x, k) if with_keys else x
+        return x.transpose(1, 2).flatten(2)
 
-    def probabilities(self, x: Tensor, rotate: Rotate = None, bias: Bias = None) -> Tensor:
-        """Return the attention probabilities of (b, n, d) tokens: (b, heads, n, n)."""
-        q, k, _ = self._project(x, rotate)
-        return self._attended(q, k, bias)
+    def _attend_in(
+        self,
+        windows: Windows,
+        x: Tensor,
+        projected: tuple[Tensor, ...],
+        bias: Bias,
+        tokens: int | None,
+    ) -> Tensor:
+        """Return what `_attend` returns, where patches attend to their window and prefix tokens."""
+        q, k, v = projected
+        p = windows.prefix
+        if tokens is not None and tokens <= p:
+            return self._attend(q[:, :, :tokens], k, v, None)
+        inside, keys, values = self._divided(windows, x, projected)
+        patches = windows.join(self._attend(inside, keys, values, bias))
+        if p:
+            patches = torch.cat((self._attend(q[:, :, :p], k, v, None), patches), dim=1)
+        return patches[:, :tokens]
+
+    def _divided(self, windows: Windows, x: Tensor, projected: tuple[Tensor, ...]) -> list[Tensor]:
+        """Return queries of the patches of windows, then keys and values with prefix tokens.
+
+        A position outside of the grid is a token of zeros before the projection.
+        """
+        fills: Sequence[Tensor | None] = (None, None, None)
+        if any(windows.filled):
+            fills = self._project(x.new_zeros(1, 1, x.shape[-1]), None)
+        parts = [windows.divide(one, fill) for one, fill in zip(projected, fills, strict=False)]
+        others = zip(projected[1:], parts[1:], strict=True)
+        return [parts[0], *(windows.with_prefix(whole, part) for whole, part in others)]
 
     def _attended(self, q: Tensor, k: Tensor, bias: Bias) -> Tensor:
         products = q @ k.transpose(-2, -1) * self.scale

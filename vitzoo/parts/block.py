@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption
 from vitzoo.parts.attention import Attention, Bias, Rotate
+from vitzoo.parts.windows import Windows
 
 NORMS: dict[str, type[nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
 
@@ -48,6 +49,8 @@ class Block(nn.Module):
         drop_path: adds a branch to the residual and may drop it in training.
         ls1, ls2: scale the two branches, such as `LayerScale`.
         post_norm: whether the norms act on the outputs of attention and MLP, not on their inputs.
+        window: patches per side of the windows of the attention; 0: all tokens attend to all. The
+            network passes the `windows` of its grid to a block with windows.
 
     Source: arXiv:2010.11929, equations 2 and 3; `post_norm`: arXiv:2111.09883, section 3.2,
     compared with timm's `ResPostBlock`.
@@ -64,9 +67,11 @@ class Block(nn.Module):
         ls1: nn.Module | None = None,
         ls2: nn.Module | None = None,
         post_norm: bool = False,
+        window: int = 0,
     ) -> None:
         super().__init__()
         self.post_norm = post_norm
+        self.window = window
         self.norm1 = norm1
         self.attn = attn
         self.ls1 = ls1 or nn.Identity()
@@ -76,27 +81,37 @@ class Block(nn.Module):
         self.drop_path = drop_path
 
     def forward(
-        self, x: Tensor, rotate: Rotate = None, bias: Bias = None, tokens: int | None = None
+        self,
+        x: Tensor,
+        rotate: Rotate = None,
+        bias: Bias = None,
+        tokens: int | None = None,
+        windows: Windows | None = None,
     ) -> Tensor:
         """Encode (b, n, d) tokens, or only the first `tokens` of them.
 
-        `rotate` and `bias` are the positions for the attention.
+        `rotate` and `bias` are the positions for the attention, which is limited to `windows`.
         """
-        attend = partial(self._attend, rotate=rotate, bias=bias, tokens=tokens)
+        attend = partial(self._attend, given=_given(rotate, bias, tokens, windows))
         x = self.drop_path(x, attend, tokens)
         x = self.drop_path(x, self._transform)
         return x
 
     def attention_probabilities(
-        self, x: Tensor, rotate: Rotate = None, bias: Bias = None
+        self,
+        x: Tensor,
+        rotate: Rotate = None,
+        bias: Bias = None,
+        windows: Windows | None = None,
     ) -> Tensor:
         """Return the attention probabilities, (b, heads, n, n), for (b, n, d) tokens."""
-        return self.attn.probabilities(x if self.post_norm else self.norm1(x), rotate, bias)
+        x = x if self.post_norm else self.norm1(x)
+        return self.attn.probabilities(x, rotate, bias, windows)
 
-    def _attend(self, x: Tensor, rotate: Rotate, bias: Bias, tokens: int | None = None) -> Tensor:
+    def _attend(self, x: Tensor, given: tuple[Any, ...]) -> Tensor:
         if self.post_norm:
-            return self.ls1(self.norm1(self.attn(x, rotate, bias, tokens)))
-        return self.ls1(self.attn(self.norm1(x), rotate, bias, tokens))
+            return self.ls1(self.norm1(self.attn(x, *given)))
+        return self.ls1(self.attn(self.norm1(x), *given))
 
     def _transform(self, x: Tensor) -> Tensor:
         return self.ls2(self.norm2(self.mlp(x)) if self.post_norm else self.mlp(self.norm2(x)))
@@ -112,6 +127,7 @@ class ParallelBlock(nn.Module):
         attn, mlp: their sum is the branch.
         drop_path: adds the branch to the residual and may drop it in training.
         ls: scales the branch, such as `LayerScale`.
+        window: as in `Block`.
 
     Source: arXiv:2302.05442, section 2 (ViT-22B); compared with timm's `ParallelScalingBlock`,
     which fuses the first layers of attention and MLP into one matrix.
@@ -125,8 +141,10 @@ class ParallelBlock(nn.Module):
         mlp: nn.Module,
         drop_path: nn.Module,
         ls: nn.Module | None = None,
+        window: int = 0,
     ) -> None:
         super().__init__()
+        self.window = window
         self.norm = norm
         self.attn = attn
         self.mlp = mlp
@@ -134,20 +152,36 @@ class ParallelBlock(nn.Module):
         self.drop_path = drop_path
 
     def forward(
-        self, x: Tensor, rotate: Rotate = None, bias: Bias = None, tokens: int | None = None
+        self,
+        x: Tensor,
+        rotate: Rotate = None,
+        bias: Bias = None,
+        tokens: int | None = None,
+        windows: Windows | None = None,
     ) -> Tensor:
-        branch = partial(self._branch, rotate=rotate, bias=bias, tokens=tokens)
+        branch = partial(self._branch, tokens, _given(rotate, bias, tokens, windows))
         return self.drop_path(x, branch, tokens)
 
     def attention_probabilities(
-        self, x: Tensor, rotate: Rotate = None, bias: Bias = None
+        self,
+        x: Tensor,
+        rotate: Rotate = None,
+        bias: Bias = None,
+        windows: Windows | None = None,
     ) -> Tensor:
         """Return the attention probabilities, (b, heads, n, n), for (b, n, d) tokens."""
-        return self.attn.probabilities(self.norm(x), rotate, bias)
+        return self.attn.probabilities(self.norm(x), rotate, bias, windows)
 
-    def _branch(self, x: Tensor, rotate: Rotate, bias: Bias, tokens: int | None = None) -> Tensor:
+    def _branch(self, tokens: int | None, given: tuple[Any, ...], x: Tensor) -> Tensor:
         x = self.norm(x)
-        return self.ls(self.attn(x, rotate, bias, tokens) + self.mlp(x[:, :tokens]))
+        return self.ls(self.attn(x, *given) + self.mlp(x[:, :tokens]))
+
+
+def _given(
+    rotate: Rotate, bias: Bias, tokens: int | None, windows: Windows | None
+) -> tuple[Any, ...]:
+    """Return the arguments of the attention after its tokens; a user's may know no windows."""
+    return (rotate, bias, tokens, *(() if windows is None else (windows,)))
 
 
 class Merged(NamedTuple):
@@ -266,6 +300,7 @@ class MergingBlock(Block):
         rotate: Rotate = None,
         bias: Bias = None,
         tokens: int | None = None,
+        windows: None = None,
     ) -> Tensor | Merged:
         """Encode and merge tokens; given `tokens`, the first of them are only encoded.
 

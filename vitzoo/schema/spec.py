@@ -38,6 +38,7 @@ LIMITS = {
     "mlp_dim": 262_144,
     "num_registers": 4_096,
     "merge": 262_144,
+    "window": 512,
     "option": 262_144,  # a whole number in the options of a part or of a builder
     "patches": 262_144,  # (h / patch) * (w / patch): 512 x 512
     "positions": 2**27,  # patches * embed_dim: 512 MiB in float32
@@ -127,6 +128,8 @@ class BlockSpec(Record):
         parallel: whether attention and MLP read the same tokens, and their outputs are added.
         post_norm: whether the norms act on the outputs of the branches instead of their inputs.
         merge: number of patch tokens that each block merges into similar ones; 0: none.
+        window: patches per side of the windows in which patches attend to each other; 0: none.
+        global_blocks: indices of the blocks without windows, negative from the end.
 
     `read` also takes torch's `norm_first`, which must be true.
     """
@@ -147,11 +150,14 @@ class BlockSpec(Record):
     parallel: bool = False
     post_norm: bool = False
     merge: int = 0
+    window: int = 0
+    global_blocks: tuple[int, ...] = ()
 
     @classmethod
     def read(cls, reader: Reader, base: BlockSpec) -> BlockSpec:
         """Read a `block` table over the values of `base`."""
         values = _read_fields(reader, base)
+        values["global_blocks"] = _indices(reader, "global_blocks", base.global_blocks)
         words = {name: _flag(reader, name, getattr(base, name)) for name in WORDS}
         spec = base.with_values(**words, **values)
         first = reader.take("norm_first", bool, None)
@@ -170,11 +176,19 @@ class BlockSpec(Record):
             if value is not None and not 0 < value < float("inf"):
                 raise reader.fail(f"{name} must be positive, got {value}")
         _check_rate(spec.attention_dropout, "attention_dropout", reader)
-        return spec
+        if spec.window or not spec.global_blocks:
+            return spec
+        if reader.table.get("global_blocks"):
+            raise reader.fail(
+                f"global_blocks are the blocks without windows, got {list(spec.global_blocks)} "
+                "with window = 0; pass window, too, or leave out global_blocks"
+            )
+        return spec.with_values(global_blocks=())
 
     def to_data(self) -> dict[str, Any]:
         """Return the options as plain data, without those that are None."""
-        return {k: v for k, v in dataclasses.asdict(self).items() if v is not None}
+        found = {k: v for k, v in vars(self).items() if v is not None}
+        return found | {"global_blocks": list(self.global_blocks)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,6 +253,12 @@ class Spec(Record):
         spec = base.with_values(**values)
         _check_rate(spec.dropout, "dropout", reader)
         _check_size(spec, reader)
+        depth = spec.depth
+        if depth and any(not -depth <= i < depth for i in spec.block.global_blocks):
+            raise reader.fail(
+                f"block.global_blocks must be indices of the {depth} blocks, {-depth} to "
+                f"{depth - 1}, got {list(spec.block.global_blocks)}"
+            )
         return spec
 
     @property
@@ -261,13 +281,15 @@ class Spec(Record):
                 data |= {"options": {k: _plain(v) for k, v in value}} if value else {}
             elif field.name != "variant" and (field.name, value) != ("init", field.default):
                 data[field.name] = value  # a fingerprint of an earlier version has no `init`
+        if self.variant is None and not self.block.window:  # nor windows
+            del data["block"]["window"], data["block"]["global_blocks"]
         return data
 
 
 @cache
 def _plain_fields(cls: type[Spec | BlockSpec]) -> dict[str, Any]:
     """Return the default of each field that `_read_fields` reads, by its name."""
-    others = ("variant", "block", "options", *WORDS)
+    others = ("variant", "block", "options", "global_blocks", *WORDS)
     return {f.name: f.default for f in dataclasses.fields(cls) if f.name not in others}
 
 
@@ -350,6 +372,15 @@ def _flag(reader: Reader, name: str, base: bool | str) -> bool | str:
     if isinstance(value, bool) or (isinstance(value, str) and value == WORDS[name]):
         return value
     raise reader.fail(f"{name} must be true, false or {WORDS[name]!r}, got {short_repr(value)}")
+
+
+def _indices(reader: Reader, name: str, base: tuple[int, ...]) -> tuple[int, ...]:
+    value: Any = reader.take(name, object, base)
+    most = LIMITS["depth"]
+    good = isinstance(value, list | tuple) and len(value) <= most
+    if not good or not all(type(i) is int and abs(i) <= most for i in value):
+        raise reader.fail(f"{name} must be a list of indices of blocks, got {short_repr(value)}")
+    return tuple(value)
 
 
 def _drop_path(reader: Reader, key: str, base: PartSpec) -> PartSpec:

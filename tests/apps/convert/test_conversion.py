@@ -430,6 +430,7 @@ LACKING = {
     "block.mlp = swiglu": ({"block": {"mlp": "swiglu"}}, LAYOUTS[1:]),
     "block.parallel = true": ({"block": {"parallel": True}}, LAYOUTS),
     "block.merge = 4": ({"block": {"merge": 4}}, LAYOUTS),
+    "block.window = 2": ({"block": {"window": 2}}, LAYOUTS),
     "block.qkv_bias = false": (
         {"block": {"qkv_bias": False}},
         ("torchvision", "google", "big_vision"),

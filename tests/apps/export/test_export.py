@@ -33,6 +33,7 @@ NETWORKS = [
     ("vit_ti16", {"head": "none", "num_classes": 0}),
     ("vit_ti16", {"pos_embed": "relative"}),
     ("vit_ti16", {"block": {"merge": 3}}),
+    ("vit_ti16", {"block": {"window": 3, "global_blocks": [-1]}}),
     ("vit_b16_in21k", {}),
     ("aimv2/vit_l14", {}),
     ("beit/beit_b16", {}),
