@@ -26,7 +26,7 @@ PATHS = (
 PYTHON = [
     # Not the scripts that write manifests: they belong to this repository.
     *sorted(path for path in ROOT.glob("plugins/**/*.py") if not path.match("update_*.py")),
-    *sorted(ROOT.glob("docs/examples/*.py")),
+    *sorted(ROOT.glob("docs/examples/**/*.py")),
     *sorted(ROOT.glob("vitzoo/authoring/templates/**/*.py.tmpl")),
 ]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("plugins/*/README.md")])
