@@ -54,6 +54,8 @@ def test_the_paper_is_the_default():
          ["pos_embed = rope (temperature = 9.0)"]),
         ({"pos_embed": {"name": "learned", "where": "layers", "prefix": False}},
          ["pos_embed = learned (where = layers, prefix = false)"]),
+        ({"pos_embed": {"name": "learned", "reference_grid": 14}},
+         ["pos_embed = learned (reference_grid = 14)"]),
         ({"patch_embed": {"name": "conv", "bias": False}}, ["patch_embed = conv (bias = false)"]),
     ],
     ids=str,

@@ -28,6 +28,9 @@ POSITIONS = TABLES | {
     "sincos_1d": {"name": "sincos_1d", "where": "layers"},
     "rope": "rope",
     "rope by index": {"name": "rope", "coordinates": "index", "reference_grid": 4},
+    "decomposed": {"name": "decomposed", "absolute": True},
+    "decomposed, a large table": {"name": "decomposed", "absolute": True, "absolute_grid": 5},
+    "of a reference grid": {"name": "learned", "reference_grid": 3},
     "rope_mixed": {"name": "rope_mixed", "absolute": True},
     "none": "none",
 }

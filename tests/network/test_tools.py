@@ -67,6 +67,7 @@ NETWORKS = {
     "rotary": {"pos_embed": "rope"},
     "mixed rotary": {"pos_embed": "rope_mixed"},
     "relative": {"pos_embed": "relative"},
+    "decomposed": {"pos_embed": "decomposed", "block": {"window": 3, "global_blocks": [1]}},
     "a bias": {"pos_embed": "mim/relative"},
     "parallel": {"block": {"parallel": True, "layer_scale": 0.5}},
     "norms after": {"block": {"post_norm": True, "qk_norm": True}},

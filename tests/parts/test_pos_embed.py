@@ -367,7 +367,7 @@ def test_a_bias_reaches_every_block_and_the_attention_maps():
 
 
 FIXED = ("sincos_1d", "sincos_2d", "rope", "none")
-KINDS = ("learned", "learned_2d", "relative", "rope_mixed", *FIXED)
+KINDS = ("learned", "learned_2d", "relative", "decomposed", "rope_mixed", *FIXED)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -97,6 +97,7 @@ PAPER: Network = {  # arXiv:2010.11929
     "pos_embed": ("learned",),
     "pos_embed.where": ("stem",),
     "pos_embed.endpoint": (True,),
+    "pos_embed.reference_grid": (None, lambda spec: spec.pos_embed.name != "learned"),
     "pos_embed.prefix": (True, lambda spec: not spec.class_token and not spec.num_registers),
     "pool": ("class",),
 }

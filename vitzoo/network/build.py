@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -72,6 +72,7 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None, *, part: Lookup) -
     )
     what = f"patch_embed {spec.patch_embed.name!r}"
     rows, columns = protocols.call(what, patch_embed.grid, (spec.image_size,), protocols.GRID)
+    windows = _windows(spec)
     positions = make(
         "pos_embed",
         grid_size=(rows, columns),
@@ -79,6 +80,7 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None, *, part: Lookup) -
         embed_dim=spec.embed_dim,
         num_heads=spec.num_heads,
         depth=spec.depth,
+        windows=windows,
     )
     drop_paths = _drop_paths(spec, ready, part)
     pool = make(
@@ -95,7 +97,7 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None, *, part: Lookup) -
     )
     head = make("head", in_dim=spec.embed_dim, num_classes=spec.num_classes)
     _check_tokens(spec, pool, head)
-    windows = _windows(spec, positions)
+    _check_windows(spec, windows, positions)
     blocks = [_block(spec, *pair) for pair in zip(drop_paths, windows, strict=True)]
     with _named_errors(f"pos_embed {spec.pos_embed.name!r}", code=positions.initial_table):
         model = VisionTransformer(
@@ -155,28 +157,25 @@ def make_dynamic(model: Any) -> None:
     model.dynamic = True
 
 
-def _windows(spec: Spec, positions: Any) -> list[int]:
-    """Return the window of each block, 0 for none.
+def _windows(spec: Spec) -> tuple[int, ...]:
+    """Return the window of each block, 0 for none."""
+    everywhere = {i % spec.depth for i in spec.block.global_blocks}
+    return tuple(0 if i in everywhere else spec.block.window for i in range(spec.depth))
 
-    Raises:
-        InvalidOption: another part needs the attention of all tokens.
-    """
-    block, every = spec.block, range(spec.depth)
-    everywhere = {i % spec.depth for i in block.global_blocks}
-    found = [0 if layer in everywhere else block.window for layer in every]
-    if any(found):
-        problem = fix = ""
-        if block.merge:
-            problem, fix = f"block merge = {block.merge} moves tokens between windows", "merge"
-        elif hasattr(positions, "attention_bias") and not hasattr(positions, "window_bias"):
-            problem = f"pos_embed {spec.pos_embed.name!r} has an attention bias of whole grids"
-            fix = "this pos_embed (decomposed knows windows)"
-        if problem:
-            raise InvalidOption(
-                f"block window = {block.window} divides the patches, but {problem}; leave out "
-                f"window or {fix}"
-            )
-    return found
+
+def _check_windows(spec: Spec, windows: Collection[int], positions: Any) -> None:
+    """Raise InvalidOption if a block has windows, and another part needs all patches."""
+    block, problem, fix = spec.block, "", ""
+    if block.merge:
+        problem, fix = f"block merge = {block.merge} moves tokens between windows", "merge"
+    elif hasattr(positions, "attention_bias") and not hasattr(positions, "window_bias"):
+        problem = f"pos_embed {spec.pos_embed.name!r} has an attention bias of whole grids"
+        fix = "this pos_embed (decomposed knows windows)"
+    if problem and any(windows):
+        raise InvalidOption(
+            f"block window = {block.window} divides the patches, but {problem}; leave out window "
+            f"or {fix}"
+        )
 
 
 def _check_tokens(spec: Spec, pool: Any, head: Any) -> None:

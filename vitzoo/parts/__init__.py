@@ -14,6 +14,7 @@ from vitzoo.parts.block import (
     ParallelBlock as ParallelBlock,
     TokenMerging as TokenMerging,
 )
+from vitzoo.parts.decomposed import DecomposedPositions as DecomposedPositions
 from vitzoo.parts.drop_path import (
     MaskDropPath as MaskDropPath,
     SubsetDropPath as SubsetDropPath,

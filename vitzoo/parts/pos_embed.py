@@ -5,6 +5,8 @@ Shapes: `b` batch, `p` prefix tokens (class token and registers), `n` patch toke
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -13,6 +15,7 @@ from vitzoo.errors import InvalidOption
 from vitzoo.keywords import check_choice
 from vitzoo.parts.init import normal_
 from vitzoo.parts.resample import check_method, resample_grid
+from vitzoo.schema.reader import pair
 
 WHERE = ("stem", "layers", "layers_shared")
 Size = tuple[int, int]
@@ -41,9 +44,14 @@ class LearnedPositions(nn.Module):
             every block; `layers` gives every block its own table.
         prefix: whether prefix tokens have positions; those of DeiT III and big_vision have none.
         resample: interpolation to another grid, a name of `RESAMPLING`.
+        grid_size: (h, w) of the patches.
+        reference_grid: (h, w) of the table, which is interpolated in every call; None: the table
+            has the grid of the patches.
 
     Source: arXiv:2010.11929, section 3.1 and table 8; initialised as `vit_jax/models_vit.py`.
     """
+
+    grid_size: Any  # None without a network
 
     def __init__(
         self,
@@ -54,10 +62,16 @@ class LearnedPositions(nn.Module):
         where: str = "stem",
         prefix: bool = True,
         resample: str = "bicubic_antialias",
+        grid_size: Size | None = None,
+        reference_grid: int | Size | None = None,
     ) -> None:
         super().__init__()
         _check_prefix(prefix)
         check_choice("where", where, WHERE)
+        self.grid_size = grid_size
+        self.reference: Size | None = None
+        if reference_grid is not None:
+            self.reference = pair(reference_grid, "reference_grid", InvalidOption)
         self.where = where
         self.layers = depth if where == "layers" else 1
         self.num_prefix_tokens = num_prefix_tokens
@@ -66,19 +80,23 @@ class LearnedPositions(nn.Module):
         self.method = check_method(resample)
 
     def initial_table(self, grid_size: Size) -> Tensor:
-        tokens = self.num_prefix_tokens - self.skipped + grid_size[0] * grid_size[1]
+        rows, columns = self.reference or grid_size
+        tokens = self.num_prefix_tokens - self.skipped + rows * columns
         return normal_(torch.empty(self.layers, tokens, self.embed_dim), std=0.02)
 
     def resample(self, table: Tensor, old: Size, new: Size) -> Tensor:
-        return table if old == new else resample_grid(table, old, new, self.method)
+        same = old == new or self.reference
+        return table if same else resample_grid(table, old, new, self.method)
 
     def to_grid(self, grid_size: Size) -> None:
-        """Do nothing: only the table depends on the grid."""
+        self.grid_size = grid_size
 
     def forward(self, tokens: Tensor, table: Tensor, layer: int = 0) -> Tensor:
         added = self._at(table, layer)
         if added is None:
             return tokens
+        if self.reference and self.grid_size and self.reference != self.grid_size:
+            added = resample_grid(added, self.reference, self.grid_size, self.method)
         if not self.skipped:
             return tokens + added
         prefix, patches = tokens.tensor_split((self.skipped,), dim=1)
@@ -129,8 +147,8 @@ class Learned2dPositions(LearnedPositions):
             depth=depth,
             where=where,
             resample=resample,
+            grid_size=grid_size,
         )
-        self.grid_size = grid_size
 
     def initial_table(self, grid_size: Size) -> Tensor:
         rows = 2 * self.num_prefix_tokens + sum(grid_size)
@@ -143,9 +161,6 @@ class Learned2dPositions(LearnedPositions):
         columns = resample_grid(columns, (1, old[1]), (1, new[1]), self.method)
         rows = resample_grid(rows, (old[0], 1), (new[0], 1), self.method)
         return torch.cat((prefix, columns, rows), dim=1)
-
-    def to_grid(self, grid_size: Size) -> None:
-        self.grid_size = grid_size
 
     def forward(self, tokens: Tensor, table: Tensor, layer: int = 0) -> Tensor:
         added = self._at(table, layer)

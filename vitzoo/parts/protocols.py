@@ -69,8 +69,9 @@ class PatchEmbedder(Protocol):
 class PositionEmbedding(Protocol):
     """Adds position information to tokens, before the first block, before each, or in attention.
 
-    Constructor: those of `grid_size: (h, w)`, `num_prefix_tokens`, `embed_dim`, `num_heads` and
-    `depth` that it names, then options.
+    Constructor: those of `grid_size: (h, w)`, `num_prefix_tokens`, `embed_dim`, `num_heads`,
+    `depth` and `windows` (patches per side of the windows of each block, 0 for none) that it names,
+    then options.
 
     The model keeps learned positions as its parameter `pos_embed`, as published checkpoints do.
     The part creates the table, uses it, and interpolates it to another grid.
@@ -79,7 +80,8 @@ class PositionEmbedding(Protocol):
     keys (b, heads, p + n, head_dim) to the same shape. `attention_bias(table, layer)` returns the
     bias of the scaled query-key products: a tensor (heads, p + n, p + n), or a function. The
     function maps the scaled queries (b, heads, t, head_dim) of the first t tokens, 1 <= t <= p + n,
-    to (b, heads, t, p + n).
+    to (b, heads, t, p + n). Blocks with windows need `window_bias(table, layer)` in its place: that
+    of the n patches of one window, as queries alone, to prefix tokens and patches of the window.
     """
 
     def initial_table(self, grid_size: tuple[int, int], /) -> Tensor | None:
