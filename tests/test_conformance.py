@@ -25,6 +25,7 @@ class TestCore(PluginTests):
             {"reference_grid": (3, 4)},
         ],
         "learned_2d": [{}, {"where": "layers"}],
+        "cosine": [{}, {"width": 20, "logit_bias": True}],
         "drop-path policy linear": {"rate": 0.3},
         "mean": [{}, {"norm_first": False}],
         "prefix": [{}, {"tokens": 1}],

@@ -157,7 +157,7 @@ def test_a_part_like_no_other_lists_all(small):
     start, _, known = message.rpartition(": ")
     says(start, "head", "'zzz'")
     cores = [name for name in known.split(", ") if "/" not in name]
-    assert cores == ["linear", "mlp", "none", "tanh"]
+    assert cores == ["cosine", "linear", "mlp", "none", "tanh"]
 
 
 @pytest.mark.parametrize(

@@ -433,6 +433,12 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         "name_of_another_type": lambda _: vitzoo.create(5),
         "file_missing": lambda _: vitzoo.create("./none.json"),
         "file_no_json": lambda w: vitzoo.create(w.file("spec.json", "x")),
+        "text_vectors_without_bias": lambda _: vitzoo.create(
+            SMALL, class_embeddings=torch.ones(3, 32), logit_scale=100
+        ),
+        "text_vectors_for_a_classifier": lambda _: vitzoo.create(
+            SMALL, class_embeddings=torch.ones(3, 32), logit_scale=100, logit_bias=0
+        ),
         "data_not_a_mapping": lambda w: vitzoo.create(w.file("spec.json", "[]")),
     },
     "model": {

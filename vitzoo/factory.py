@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import fields, replace
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._device import DeviceContext
 
 from vitzoo.checkpoint.checkpoint import Checkpoint
@@ -40,6 +40,11 @@ from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Preprocessing, Variant
 from vitzoo.schema.spec import BlockSpec, Spec
 from vitzoo.schema.terms import AVG, CORE_BUILDER, TIMM_POOLS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from vitzoo.loading.text_head import TextHead
 
 OF_TIMM = {  # timm's names of block options
     "init_values": "layer_scale",
@@ -107,6 +112,10 @@ def create(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
     adapter: str | os.PathLike[str] | None = None,
+    class_embeddings: Tensor | NDArray[Any] | str | os.PathLike[str] | None = None,
+    labels: str | Sequence[str] | None = None,
+    logit_scale: float | Tensor | None = None,
+    logit_bias: float | Tensor | None = None,
     dynamic: bool = False,
     check_finite: bool = True,
     mmap: bool = False,
@@ -139,6 +148,18 @@ def create(
         adapter: a folder that PEFT's `save_pretrained` wrote, with an adapter of `vitzoo.lora`. It
             is merged into the weights that it was trained on, whose SHA-256 is checked. Its head,
             labels, preprocessing and image size are used.
+        class_embeddings: vectors of texts, (classes, width), floating-point, of any length, which
+            become a zero-shot classifier: the logits are `logit_scale` times their cosines with
+            the image embedding, plus `logit_bias`. A tensor, an array, or the path of a
+            .safetensors or .npz file. The file may have tensors of one number `logit_scale` and
+            `logit_bias`, and, as JSON in the metadata of safetensors, a list `labels`.
+        labels: the name of each class of `class_embeddings`, or the name of a label set. None:
+            those of the file, if any.
+        logit_scale: the positive factor itself, not its logarithm, which CLIP and SigLIP store.
+            None: that of the file.
+        logit_bias: of a model trained with a sigmoid for each text, such as SigLIP, whose
+            probabilities are sigmoids; 0 for a model without bias, such as CLIP, whose
+            probabilities are a softmax. None: that of the file.
         dynamic: whether each batch may have any image size that is a whole number of patches. The
             results equal those after `set_input_size`.
         check_finite: whether weights with NaN or infinite values, or with only zeros, raise an
@@ -168,6 +189,9 @@ def create(
     torch.Size([2, 10])
     """
     check_place(dtype, device)
+    text_arguments = class_embeddings, labels, logit_scale, logit_bias
+    texts = _text_head(text_arguments, num_classes=num_classes, head=head)
+    num_classes = None if texts else num_classes  # that of the network with the embedding
     call, ready = _call_changes(
         num_classes=num_classes,
         in_chans=in_chans,
@@ -183,7 +207,7 @@ def create(
     zoo = registry()
     request = with_adapter(resolve(name, zoo, weights), _opened(adapter), zoo)
     typed = {} if ready else {"name": name, "weights": weights, **call}
-    request = replace(request, typed=typed)
+    request = replace(request, typed=typed, texts=texts)
     wanted = changed(request.spec, request.changes, call)
     source = weights_source(request, weights, pretrained, zoo, mmap=mmap)
     with Blaming(checked_parts(wanted)):
@@ -193,12 +217,13 @@ def create(
         if source is None:
             report = LoadReport("random initialisation", reinitialised=tuple(model.state_dict()))
             model.to(device=device, dtype=dtype)
-            return _finish(model, wanted, report, request.preprocessing_of(wanted))
+            return _finish(model, wanted, report, request, request.preprocessing_of(wanted))
 
         changes = _merged(request.changes, call)
         trained = source.trained(changes)
         wanted = changed(trained, request.changes, call)
-        wanted = without_published_classifier(wanted, source, changes)
+        if texts is None:
+            wanted = without_published_classifier(wanted, source, changes)
         model = _network(wanted, ready, request, zoo, dynamic, "meta")
         opened = source.opened()  # fetches the file, after all checks
         checkpoint = replace(request.described(opened), mapped=mmap)
@@ -227,8 +252,9 @@ def create(
         result: Any = _moved(model, device)
     given = {key: value for key, value in call.items() if key not in ready}
     again = {"pretrained": pretrained, "weights": weights, "dtype": dtype, "mmap": mmap, **given}
+    again |= texts.arguments if texts else {}
     result.create_again = partial(create, deepcopy(name), **deepcopy(again))  # for `lora`
-    return _finish(result, wanted, report, preprocessing, checkpoint)
+    return _finish(result, wanted, report, request, preprocessing, checkpoint)
 
 
 def _opened(folder: object) -> Adapter | None:
@@ -244,6 +270,15 @@ def _opened(folder: object) -> Adapter | None:
         ) from error
     adapter: Adapter = app.open_adapter(folder)
     return adapter
+
+
+def _text_head(arguments: tuple[Any, ...], *, num_classes: Any, head: Any) -> TextHead | None:
+    """Return the classes of text vectors, None if no argument is about them."""
+    if all(value is None for value in arguments):
+        return None
+    from vitzoo.loading.text_head import text_head
+
+    return text_head(*arguments, num_classes=num_classes, head=head)
 
 
 def _call_changes(**arguments: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -274,6 +309,8 @@ def _network(
         model = _built(spec, ready, request.variant, zoo)
         if request.adapter:
             request.adapter.check(model)
+        if request.texts:
+            request.texts.check(model)
         if dynamic:
             make_dynamic(model)
     return model
@@ -317,6 +354,7 @@ def _finish(
     model: nn.Module,
     spec: Spec,
     report: LoadReport,
+    request: Request,
     preprocessing: Preprocessing | None,
     checkpoint: Checkpoint | None = None,
 ) -> VisionTransformer:
@@ -337,6 +375,8 @@ def _finish(
         result.load_report = report
     result.labels = labels if fits else ()
     result.preprocessing = preprocessing
+    if request.texts:
+        request.texts.put_into(result)
     log.info("created %s from %s", spec.variant or "a custom spec", report)
     return result
 

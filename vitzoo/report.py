@@ -30,7 +30,7 @@ class LoadReport:
         kept: tensors loaded bit for bit.
         resampled: tensors interpolated to another grid.
         converted: tensors cast to another data type.
-        merged: tensors that the adapter changed or replaced.
+        merged: tensors that the adapter changed or replaced, or that `class_embeddings` gave.
         reinitialised: newly initialised tensors, which are not from the file.
         dropped: tensors of the file that the model does not have.
         assumed: settings that neither the registry nor the file states, and settings that differ

@@ -17,6 +17,7 @@ CALLS = {
     "as it is": {},
     "classes": {"num_classes": 3},
     "tanh": {"num_classes": 3, "head": "tanh"},
+    "cosine": {"num_classes": 3, "head": {"name": "cosine", "logit_bias": True}},
     "mlp": {"head": "mlp"},
     "size": {"image_size": 56},
     "channels": {"in_chans": 3},

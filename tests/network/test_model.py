@@ -25,7 +25,7 @@ POOLS = {
     "mean_then_norm": {"pool": {"name": "mean", "norm_first": False}},
     "no_class_token": {"pool": "mean", "class_token": False},
 }
-HEADS = ("linear", "tanh", "mlp")
+HEADS = ("linear", "tanh", "mlp", "cosine")
 POSITIONS = ("learned", "sincos_2d", "none")
 
 

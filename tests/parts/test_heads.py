@@ -7,7 +7,7 @@ from torch import nn
 
 import vitzoo
 from helpers import SMALL, message, randn, says
-from vitzoo.parts import NoHead, linear_head, mlp_head, tanh_head
+from vitzoo.parts import CosineHead, NoHead, linear_head, mlp_head, tanh_head
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,8 @@ from vitzoo.parts import NoHead, linear_head, mlp_head, tanh_head
         (tanh_head, {}, 8, 8 * 8 + 8 + 8 * 5 + 5),
         (tanh_head, {"hidden_dim": 20}, 20, 8 * 20 + 20 + 20 * 5 + 5),
         (mlp_head, {"hidden_dim": 3}, 3, 8 * 3 + 3 + 3 * 5 + 5),
+        (CosineHead, {}, 8, 8 * 5 + 1),
+        (CosineHead, {"width": 6, "logit_bias": True}, 6, 8 * 6 + 6 + 6 * 5 + 2),
     ],
 )
 def test_head_shapes(make, options, width, parameters):

@@ -30,7 +30,13 @@ POS_EMBEDS = (
     {"name": "rope", "layout": "interleaved", "absolute": True},
     "none",
 )
-HEADS = ("linear", "tanh", {"name": "mlp", "hidden_dim": 16}, "none")
+HEADS = (
+    "linear",
+    "tanh",
+    {"name": "mlp", "hidden_dim": 16},
+    {"name": "cosine", "width": 16, "logit_bias": True},
+    "none",
+)
 POOLS = (
     "class",
     "mean",

@@ -25,6 +25,7 @@ from vitzoo.schema.rows import Preprocessing, Variant, Weights
 from vitzoo.schema.spec import Spec
 
 if TYPE_CHECKING:
+    from vitzoo.loading.text_head import TextHead
     from vitzoo.registry.registry import Registry
     from vitzoo.store.hub_file import HubFile
 
@@ -78,6 +79,7 @@ class Request:
         on_hub: the configs and the weights file at the address, if it is one on the Hub.
         labels, preprocessing: of the weights, if the file or the configs state them.
         adapter: is merged into the weights.
+        texts: the classes of text vectors, which replace the head.
         stated_block: the options of the blocks that a user's spec states.
         typed: the arguments of the user's call of `create`, for errors; empty if another function
             was called, or if one of them is a module.
@@ -93,6 +95,7 @@ class Request:
     labels: tuple[str, ...] = ()
     preprocessing: Preprocessing | None = None
     adapter: Adapter | None = None
+    texts: TextHead | None = None
     stated_block: frozenset[str] = frozenset()
     typed: Mapping[str, Any] = field(default_factory=dict)
 

@@ -41,7 +41,7 @@ PROTOCOLS = {
     "head": protocols.Head,
 }
 
-OPTIONAL = {"tokens", "reads", "embedding", "grid_multiple", "input_conv"}
+OPTIONAL = {"tokens", "reads", "embedding", "sigmoid", "grid_multiple", "input_conv"}
 
 Lookup = Callable[[str, str], Any]
 """Returns the class or function of a part, by kind and registered name, as `Registry.part` does."""

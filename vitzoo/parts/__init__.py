@@ -23,6 +23,7 @@ from vitzoo.parts.drop_path import (
     zero_rates as zero_rates,
 )
 from vitzoo.parts.heads import (
+    CosineHead as CosineHead,
     LinearHead as LinearHead,
     NoHead as NoHead,
     PreLogitsHead as PreLogitsHead,

@@ -134,6 +134,69 @@ def mlp_head(*, in_dim: int, num_classes: int, hidden_dim: int | None = None) ->
     )
 
 
+class CosineHead(nn.Module):
+    """The cosine of an image embedding and one vector for each class, times a factor.
+
+    The vectors of the classes, `fc.weight`, have length 1 where they come from
+    `create(class_embeddings=)`; a new head has zeros, as for fine-tuning.
+
+    Shapes: (b, d) to (b, k); pre-logits, the embedding before it is normalised: (b, width).
+
+    Args:
+        in_dim: width d.
+        num_classes: k; with 0 there is no classifier and the head returns the embedding.
+        width: of the embedding, a linear projection of the features; None: the features are it.
+        logit_bias: whether one bias is added to all logits.
+
+    Attributes:
+        sigmoid: whether the probability of a class is the sigmoid of its logit, as in models
+            trained with a bias, not the softmax of all logits.
+
+    Source: arXiv:2103.00020, figure 3 (without bias); arXiv:2303.15343, algorithm 1 (with bias).
+    """
+
+    def __init__(
+        self, *, in_dim: int, num_classes: int, width: int | None = None, logit_bias: bool = False
+    ) -> None:
+        super().__init__()
+        if width is not None and (type(width) is not int or width < 1):
+            raise InvalidOption(f"width must be a positive whole number, got {width!r}")
+        if not isinstance(logit_bias, bool):
+            raise InvalidOption(f"logit_bias must be true or false, got {logit_bias!r}")
+        self.in_dim = in_dim
+        self.num_classes = num_classes
+        self.width = width
+        self.sigmoid = logit_bias
+        self.pre_logits_dim = width or in_dim
+        self.proj = nn.Linear(in_dim, width) if width else nn.Identity()
+        if isinstance(self.proj, nn.Linear):
+            lecun_normal_(self.proj.weight)
+            nn.init.zeros_(self.proj.bias)
+        self.fc = (
+            nn.Linear(width or in_dim, num_classes, bias=False) if num_classes else nn.Identity()
+        )
+        self.logit_scale = self.logit_bias = None
+        if isinstance(self.fc, nn.Linear):
+            zeros_(self.fc)
+            self.logit_scale = nn.Parameter(torch.ones(()))
+            self.logit_bias = nn.Parameter(torch.zeros(())) if logit_bias else None
+
+    def reset(self, num_classes: int) -> nn.Module:
+        return CosineHead(
+            in_dim=self.in_dim,
+            num_classes=num_classes,
+            width=self.width,
+            logit_bias=self.sigmoid,
+        )
+
+    def forward(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        x = self.proj(x)  # (b, width)
+        if pre_logits or self.logit_scale is None:
+            return x
+        logits = self.logit_scale * self.fc(F.normalize(x, dim=-1))
+        return logits if self.logit_bias is None else logits + self.logit_bias
+
+
 def classes_of(head: nn.Module) -> int:
     """Return the number of outputs of any module that is used as a head, 0 without a classifier.
 
@@ -155,12 +218,15 @@ def classes_of(head: nn.Module) -> int:
 
 
 def described_head(head: nn.Module, in_dim: int) -> PartSpec:
-    """Return the part that computes the same as a head: `linear`, `none`, or else opaque.
+    """Return the part that computes the same: `linear`, `cosine`, `none`, or else opaque.
 
     `in_dim` is the width of the features.
     """
     if type(head) in (nn.Identity, NoHead):
         return PartSpec("none")
+    if type(head) is CosineHead and head.in_dim == in_dim:
+        options = {"width": head.width, "logit_bias": head.sigmoid}
+        return PartSpec("cosine", tuple((key, value) for key, value in options.items() if value))
     linear = type(head) in (nn.Linear, nn.LazyLinear, LinearHead)
     if linear and head.bias is not None and head.in_features in (in_dim, 0):
         return PartSpec("linear")

@@ -113,6 +113,8 @@ class Head(Protocol):
         pre_logits_dim: width of the classifier's input.
         tokens: optional, number of tokens that the head reads, if it reads several.
         embedding: optional, true if the outputs are an embedding and not logits of classes.
+        sigmoid: optional, true if the probability of a class is the sigmoid of its logit, not the
+            softmax of all logits.
     """
 
     num_classes: int

@@ -78,10 +78,16 @@ def sample_of(model: nn.Module) -> Tensor:
 
 
 def best_classes(
-    logits: Tensor, names: Sequence[str], top: int
+    logits: Tensor, names: Sequence[str], top: int, model: nn.Module
 ) -> list[tuple[tuple[int, str, float], ...]]:
-    """Map (b, k) logits to (index, name, probability) of the best classes of each image."""
-    best = logits.float().softmax(dim=-1).topk(min(top, len(names)))
+    """Map (b, k) logits to (index, name, probability) of the best classes of each image.
+
+    Probabilities are the softmax of the logits, or their sigmoids where the head of `model` says
+    so.
+    """
+    numbers, head = logits.float(), getattr(network_of(model), "head", None)
+    each = getattr(head, "sigmoid", False)
+    best = (numbers.sigmoid() if each else numbers.softmax(dim=-1)).topk(min(top, len(names)))
     return [
         tuple((i, names[i], v) for i, v in zip(indices, values, strict=True))
         for values, indices in zip(*map(Tensor.tolist, best), strict=True)

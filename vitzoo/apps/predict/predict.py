@@ -40,6 +40,9 @@ def predict(
 ) -> Iterator[Prediction]:
     """Classify images batch by batch; the model is set to evaluation mode.
 
+    Probabilities are the softmax of the logits. A head made of `class_embeddings` with a bias, as
+    of SigLIP, has a sigmoid for each class instead: the sum is not 1.
+
     Args:
         model: the network, see docs/create.md#which-network. A variant gets its default weights.
         images: one image, or several: paths of files and folders, bytes of image files, uint8
@@ -69,7 +72,7 @@ def predict(
         for batch in batches(inputs, batch_size):
             images = torch.stack([x for _, x in batch]).to(sample.device, sample.dtype)
             with torch.inference_mode():
-                best = best_classes(network(images), names, top)
+                best = best_classes(network(images), names, top, network)
             yield from (Prediction(name, rows) for (name, _), rows in zip(batch, best, strict=True))
 
     return predictions()

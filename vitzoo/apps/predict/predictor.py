@@ -397,7 +397,7 @@ class Predictor:
         columns: dict[str, Any] = {}
         for name, tensor in results.items():
             if name == LABELS:
-                columns[name] = best_classes(tensor, self._names, self._top)
+                columns[name] = best_classes(tensor, self._names, self._top, self.model)
             else:
                 wide = tensor if tensor.dtype == torch.float64 else tensor.float()
                 columns[name] = map(np.copy, wide.cpu().numpy())
