@@ -31,6 +31,7 @@ EXECUTED = [
     *(
         ROOT / "docs" / f"{n}.md"
         for n in (
+            "backbones",
             "benchmarking-a-model",
             "cli",
             "create",
