@@ -19,6 +19,7 @@ from torchvision.models.feature_extraction import create_feature_extractor
 import vitzoo
 from helpers import SMALL, close, fill, randn, refuses, says
 from packages import install
+from vitzoo.errors import InvalidOption
 
 IMAGES = randn(2, 3, 32, 32)
 TOKENS = (2, 17, 48)
@@ -124,12 +125,12 @@ def test_torchvision_extracts_tokens_and_attention():
 @pytest.mark.parametrize("given", [2, [0, 2]])
 def test_timm_getter_gives_maps_of_blocks(given, norm):
     model = make()
+    tokens = by_hand(model, IMAGES)[0]
     getter = FeatureGetterNet(model, out_indices=given, norm=norm)
     kept = [1, 2] if given == 2 else given
     assert getter.feature_info.channels() == [48, 48]
     assert getter.feature_info.reduction() == [8, 8]
     assert getter.feature_info.module_name() == [f"blocks.{i}" for i in kept]
-    tokens = by_hand(model, IMAGES)[0]
     for found, i in zip(getter(IMAGES), kept, strict=True):
         expected = model.norm(tokens[i]) if norm else tokens[i]
         close(found, expected[:, 1:].transpose(1, 2).reshape(2, 48, 4, 4))
@@ -178,7 +179,7 @@ SHARED = {
 }
 NAMES = (
     *("num_prefix_tokens", "num_reg_tokens", "has_class_token", "no_embed_class", "global_pool"),
-    *("dynamic_img_size", "feature_info", "num_features", "head_hidden_size"),
+    *("dynamic_img_size", "feature_info", "num_features", "head_hidden_size", "in_chans"),
 )
 
 
@@ -203,15 +204,44 @@ def test_names_of_timm_have_the_values_of_timm(option):
     for name in ("num_patches", "grid_size", "img_size"):
         assert getattr(model.patch_embed, name) == getattr(network.patch_embed, name), name
     assert model.default_cfg == model.pretrained_cfg
+    stated = {key: model.pretrained_cfg[key] for key in ("first_conv", "classifier")}
+    assert stated == {"first_conv": "patch_embed.proj", "classifier": "head"}
     assert model.blocks[0].attn.attn_drop.p == network.blocks[0].attn.attn_drop.p == 0
     network.load_state_dict(model.state_dict())
     patches = randn(2, math.prod(model.grid_size), 48)
     close(model._pos_embed(patches), network._pos_embed(patches))
 
 
+@pytest.mark.parametrize("norm", [True, False])
+@pytest.mark.parametrize("head", [True, False])
+@pytest.mark.parametrize("option", ["class token", "patches alone", "attention pool"])
+def test_layers_are_pruned_as_in_timm(option, head, norm):
+    options, of_timm = SHARED[option]
+    model = make(**options).eval()
+    network = timm.models.VisionTransformer(
+        img_size=model.spec.image_size, patch_size=model.spec.patch_size, embed_dim=48, depth=3,
+        num_heads=3, num_classes=model.num_classes, **of_timm,
+    ).eval()  # fmt: skip
+    network.load_state_dict(model.state_dict())
+    taken = model.prune_intermediate_layers([0, -2], prune_norm=norm, prune_head=head)
+    assert taken == network.prune_intermediate_layers([0, -2], prune_norm=norm, prune_head=head)
+    assert model.state_dict().keys() == network.state_dict().keys()
+    wanted = {"indices": taken, "norm": True, "intermediates_only": True}
+    expected = network.forward_intermediates(IMAGES, **wanted)
+    for found, one in zip(model.forward_intermediates(IMAGES, **wanted), expected, strict=True):
+        close(found, one)
+    if not head:
+        close(model(IMAGES), network(IMAGES))
+    again = vitzoo.create(model.spec).eval()
+    again.load_state_dict(model.state_dict())
+    close(again(IMAGES), model(IMAGES))
+
+
 def test_the_patch_embedder_follows_the_image_size():
     model = make()
-    model.set_input_size((16, 48))
+    model.set_input_size(img_size=(16, 48))
+    with refuses(InvalidOption, "image_size = 32", "img_size = 48", "pass one"):
+        model.set_input_size(32, img_size=48)
     embedder = model.patch_embed
     assert (embedder.img_size, embedder.grid_size, embedder.num_patches) == ((16, 48), (2, 6), 12)
     assert model.feature_info[0]["reduction"] == 8
@@ -224,7 +254,6 @@ def test_the_patch_embedder_follows_the_image_size():
     [
         ("head_drop", "model.head(x)", {}),
         ("patch_drop", "leave", {}),
-        ("prune_intermediate_layers", "stop_early=True", {}),
         ("no_embed_class", "model.embed(images)", {"pos_embed": "rope"}),
         ("no_embed_class", "model.embed(images)", {"pos_embed": "learned_2d"}),
         (

@@ -36,7 +36,9 @@ class Sizes(Network):
     """Changes of the image size. Learned positions are interpolated."""
 
     @torch.no_grad()
-    def set_input_size(self, image_size: int | Size) -> None:
+    def set_input_size(
+        self, image_size: int | Size | None = None, *, img_size: int | Size | None = None
+    ) -> None:
         """Accept images of another size from now on; interpolate learned positions.
 
         Positions are interpolated from the table that was loaded, so that a change of the size and
@@ -44,11 +46,16 @@ class Sizes(Network):
 
         Args:
             image_size: (height, width) in px, or one number for both.
+            img_size: timm's name of this argument.
 
         Raises:
-            InvalidOption: the size is not a whole number of patches.
+            InvalidOption: the size is not a whole number of patches, or it is given twice.
         """
-        size = pair(image_size, "image_size", InvalidOption)
+        if None not in (image_size, img_size):
+            raise InvalidOption(
+                f"got image_size = {image_size} and img_size = {img_size}; pass one"
+            )
+        size = pair(img_size if image_size is None else image_size, "image_size", InvalidOption)
         grid = self._run("patch_embed", self.patch_embed.grid, GRID, size)
         if grid != self.grid_size and self.pos_embed is not None:
             table, old = self._source()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from vitzoo.network.calls import Network
-from vitzoo.parts.heads import classes_of
+from vitzoo.parts.heads import NoHead, classes_of
 from vitzoo.parts.pools import AttentionPool, ClassPool, MeanPool
 from vitzoo.parts.pos_embed import LearnedPositions
 from vitzoo.parts.protocols import NAMES
 from vitzoo.schema.rows import Preprocessing
+from vitzoo.schema.spec import PartSpec
 
 POOLS: dict[type, str] = {ClassPool: "token", MeanPool: "avg", AttentionPool: "map"}
 INSTEAD = {  # of attributes of timm that this network has not
@@ -21,13 +23,13 @@ INSTEAD = {  # of attributes of timm that this network has not
     "head_drop": "no dropout acts before the head; call model.head(x)",
     "no_embed_class": "no learned table is added once to the tokens; call model.embed(images)",
     "patch_drop": "no patches are dropped; leave the call out",
-    "prune_intermediate_layers": "no block is removed; model.features(images, names), and "
-    "model.forward_intermediates(images, indices, stop_early=True), run only the blocks they need",
 }
 
 
 class TimmNames(Network):
     """What training, feature extraction and other libraries read of timm's networks."""
+
+    block_indices: Callable[[int | Sequence[int] | None], list[int]]
 
     def __getattr__(self, name: str) -> Tensor | nn.Module:
         """Return a parameter, buffer or module; say what there is in place of a name of timm."""
@@ -43,6 +45,11 @@ class TimmNames(Network):
     def num_features(self) -> int:
         """Width d of tokens and pooled features."""
         return self.embed_dim
+
+    @property
+    def in_chans(self) -> int:
+        """Number c of image channels."""
+        return self.patch_embed.in_chans
 
     @property
     def has_class_token(self) -> bool:
@@ -84,20 +91,61 @@ class TimmNames(Network):
 
     @property
     def pretrained_cfg(self) -> dict[str, Any]:
-        """Preprocessing under timm's keys, for `timm.data.resolve_model_data_config`."""
-        c, (h, w) = self.patch_embed.in_chans, self.image_size
+        """Preprocessing under timm's keys, for `timm.data.resolve_model_data_config`.
+
+        timm sets its config of a network that it names; sizes are still those of the network.
+        """
+        c, k = self.in_chans, classes_of(self.head)
         row = self.preprocessing or Preprocessing(mean=(0.5,) * c, std=(0.5,) * c)
+        embedder: Any = self.patch_embed
+        kernels = [name for name, x in embedder.named_parameters() if x.dim() > 1]
+        layers = self.head.named_parameters(prefix="head")
+        ends = [name for name, x in layers if type(x) is nn.Parameter and x.shape[:-1] == (k,)]
+        last = [name.removesuffix(".weight") for name in ends]
         return {
-            "input_size": (c, h, w),
-            "mean": row.mean,
-            "std": row.std,
-            "interpolation": row.interpolation,
-            "crop_pct": row.crop_pct,
-            "crop_mode": row.crop_mode,
-            "num_classes": classes_of(self.head),
+            **vars(row),
+            **vars(self).get("_timm_cfg", {}),
+            "input_size": (c, *self.image_size),
+            "fixed_input_size": not self.dynamic,
+            "num_classes": k,
+            "first_conv": f"patch_embed.{kernels[0]}".removesuffix(".weight") if kernels else None,
+            "classifier": tuple(last) if len(last) > 1 else next(iter(last), None),
         }
 
+    @pretrained_cfg.setter
+    def pretrained_cfg(self, value: dict[str, Any]) -> None:
+        self._timm_cfg = value
+
     default_cfg = pretrained_cfg
+
+    def prune_intermediate_layers(
+        self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        """Remove the layers that the results of some blocks do not need, as timm does.
+
+        The spec follows, but the drop-path rates of the other blocks stay.
+
+        Args:
+            indices: as in `forward_intermediates`; blocks after the last of them are removed.
+            prune_norm: whether to remove the final norm.
+            prune_head: whether to remove the head and the norm after the pool. A pool with
+                parameters becomes the mean of the patch tokens.
+
+        Returns:
+            The indices of the blocks, each at least 0.
+        """
+        wanted = self.block_indices(indices)
+        self.blocks = self.blocks[: max(wanted) + 1]
+        if prune_norm:
+            self.norm = nn.Identity()
+        if prune_head:
+            self.fc_norm, self.head = nn.Identity(), NoHead(in_dim=self.embed_dim)
+            if self.attn_pool is not None:
+                self.attn_pool, self.pool = None, MeanPool()
+                self._note(pool=PartSpec("mean"))
+        norms = {type(self.norm), type(self.fc_norm)} - {nn.Identity}
+        self._note(depth=len(self.blocks), final_norm=bool(norms))
+        return wanted
 
     def no_weight_decay(self) -> set[str]:
         """Return the names of parameters that optimisers should not decay.
