@@ -126,7 +126,7 @@ FURTHER = {  # arguments after the first one
     "save": ("x.safetensors",),
     "param_groups": (1e-3,),
 }
-NO_ARGUMENT = ("plugins", "hookimpl")
+NO_ARGUMENT = ("plugins", "hookimpl", "register_in_timm")
 FUNCTIONS = [
     name
     for name in vitzoo.__all__

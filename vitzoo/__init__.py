@@ -50,6 +50,7 @@ from typing import TYPE_CHECKING, Any  # noqa: E402
 if TYPE_CHECKING:
     from vitzoo import errors as errors, formats as formats, parts as parts, ray as ray
     from vitzoo.apps.backbone.backbone import Backbone as Backbone, backbone as backbone
+    from vitzoo.apps.backbone.timm_registry import register_in_timm as register_in_timm
     from vitzoo.apps.bench.bench import bench as bench
     from vitzoo.apps.bench.results import Benchmark as Benchmark
     from vitzoo.apps.convert.conversion import convert as convert
@@ -125,6 +126,7 @@ if TYPE_CHECKING:
 # The public names of each module; `__getattr__` imports a module when one of its names is used.
 _NAMES = {
     "apps.backbone.backbone": "Backbone backbone",
+    "apps.backbone.timm_registry": "register_in_timm",
     "apps.bench.bench": "bench",
     "apps.bench.results": "Benchmark",
     "apps.convert.conversion": "convert",
