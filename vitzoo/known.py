@@ -92,7 +92,7 @@ def transform(
         interpolation: `nearest`, `bilinear`, `bicubic` or `lanczos`.
         mean, std: one number per channel, for pixel values in [0, 1].
         native: resize each image to its own size instead, which keeps the aspect ratio and crops
-            nothing, for a model with `dynamic`. A number is the largest number
+            nothing, for `forward_packed` or a model with `dynamic`. A number is the largest number
             of patches; True: as many as the model has at its image size.
 
     Raises:

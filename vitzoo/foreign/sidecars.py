@@ -25,7 +25,7 @@ PROCESSOR = "preprocessor_config.json"
 PROCESSORS = "processor_config.json"  # of a whole model, as transformers 5 writes it
 SQUARE = (
     "images become the square of the network; transformers keeps their shape, as "
-    "vitzoo.transform(model, image_size=(HEIGHT, WIDTH)) does for one shape with dynamic=True"
+    "vitzoo.transform(model, native={}) does for forward_packed, or with dynamic=True"
 )
 SIDECARS = (OPEN_CLIP, CONFIG, PROCESSOR, PROCESSORS)
 MAX_SIDECAR = 1024 * 1024  # bytes
@@ -90,8 +90,9 @@ def read_sidecars(read: Callable[[str], bytes | None], repo: str = "") -> Sideca
             preprocessing = preprocessing or (find(tables[name]) if name in tables else None)
         except InvalidOption as error:
             notes.append(f"{name} is not used: {printable(str(error), 200)}")
-    if preprocessing and any(NAFLEX in table for table in tables.values()):
-        notes.append(SQUARE)
+    most = [table[NAFLEX] for table in tables.values() if NAFLEX in table]
+    if preprocessing and most:
+        notes.append(SQUARE.format(most[0] if type(most[0]) is int else True))
     labels, note = labels_in(config)
     return Sidecars(config, labels, preprocessing, (*notes, *note, *added))
 

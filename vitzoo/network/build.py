@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Collection, Mapping
-from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -138,22 +137,7 @@ def make_dynamic(model: Any) -> None:
         own(model)
         model.dynamic = True
         return
-    rows, columns = model.grid_size
-    larger = rows + getattr(model.patch_embed, "grid_multiple", (1, 1))[0], columns
-    table = model.pos_embed
-    with torch.device("cpu"):
-        example = None if table is None else torch.zeros(table.shape)
-        positions: Any = deepcopy(model.positions)
-        try:
-            what = model.checked_parts.get("pos_embed")
-            protocols.call(what, positions.resample, (example, model.grid_size, larger), None)
-            protocols.call(what, positions.to_grid, (larger,), None)
-        except (VitzooError, RuntimeError, ValueError) as error:
-            name = model.spec.pos_embed.name if model.spec else type(positions).__name__
-            raise InvalidOption(
-                f"dynamic: pos_embed {name!r} cannot be moved from grid {model.grid_size} to "
-                f"{larger}: {error}; leave dynamic out, or choose another pos_embed"
-            ) from error
+    model.check_movable("dynamic", "leave dynamic out")
     model.dynamic = True
 
 

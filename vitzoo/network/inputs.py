@@ -76,7 +76,8 @@ def _other_object(images: Any) -> tuple[str, str]:
     if isinstance(images, list | tuple):
         got = f"got a {kind.__name__} of {len(images)} items"
         if images and all(isinstance(image, Tensor) for image in images):
-            return got, "pass torch.stack(images)"
+            same = len({image.shape for image in images}) == 1
+            return got, "pass torch.stack(images)" if same else "call forward_packed(images)"
         return got, f"pass torch.stack([{PREPARE}(image) for image in images])"
     return f"got {kind.__name__}", f"{PREPARE} maps an image or its path to a tensor (c, h, w)"
 

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from vitzoo.network.classifier import Classifier
 from vitzoo.network.inputs import check_images
 from vitzoo.network.introspection import Introspection
+from vitzoo.network.mixed import MixedSizes
 from vitzoo.network.shortcut import short_cut
 from vitzoo.network.sizes import for_any_size
 from vitzoo.network.timm_names import TimmNames
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from vitzoo.report import LoadReport
 
 
-class VisionTransformer(Introspection, Classifier, TimmNames):
+class VisionTransformer(Introspection, MixedSizes, Classifier, TimmNames):
     """A Vision Transformer made of parts. Method names and state-dict keys are those of timm.
 
     Axis letters: `b` batch, `c` channels, `h w` pixels or patches, `p` prefix tokens (class token

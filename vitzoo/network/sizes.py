@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy, deepcopy
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from vitzoo.errors import InvalidInput, InvalidOption
+from vitzoo.errors import InvalidInput, InvalidOption, VitzooError
 from vitzoo.network.calls import Network, Size
 from vitzoo.parts.patch_embed import ConvPatchEmbed
-from vitzoo.parts.protocols import GRID, TABLE
+from vitzoo.parts.protocols import GRID, TABLE, call
 from vitzoo.schema.reader import pair
 
 P = ParamSpec("P")
@@ -67,6 +67,29 @@ class Sizes(Network):
         self._run("pos_embed", self.positions.to_grid, None, grid)
         self._take(size, grid)
         self._note(image_size=size)
+
+    def check_movable(self, called: str, fix: str) -> None:
+        """Raise InvalidOption if the positions cannot be interpolated to a larger grid.
+
+        Args:
+            called: the option or method that needs it, for the message.
+            fix: what to do instead of choosing other positions.
+        """
+        rows, columns = self.grid_size
+        larger = rows + getattr(self.patch_embed, "grid_multiple", (1, 1))[0], columns
+        table, part = self.pos_embed, cast(Any, self.positions)
+        with torch.device("cpu"):
+            example = None if table is None else torch.zeros(table.shape)
+            try:
+                what = self.checked_parts.get("pos_embed")
+                call(what, part.resample, (example, self.grid_size, larger), None)
+                call(what, deepcopy(part).to_grid, (larger,), None)
+            except (VitzooError, RuntimeError, ValueError) as error:
+                name = self.spec.pos_embed.name if self.spec else type(part).__name__
+                raise InvalidOption(
+                    f"{called}: pos_embed {name!r} cannot be moved from grid {self.grid_size} to "
+                    f"{larger}: {error}; {fix}, or choose another pos_embed"
+                ) from error
 
     def _take(self, image_size: Size, grid_size: Size) -> None:
         self.image_size, self.grid_size = image_size, grid_size

@@ -63,8 +63,11 @@ class MaskDropPath(nn.Module):
         first = x if tokens is None else x[:, :tokens]
         if not self.training or self.rate == 0.0:
             return first + added
-        kept = x.new_empty(x.shape[0], 1, 1).bernoulli_(1 - self.rate)
-        return first + added * (kept / (1 - self.rate))
+        return first + added * (self._kept(x) / (1 - self.rate))
+
+    def _kept(self, x: Tensor) -> Tensor:
+        """Return 1 for each sample of (b, n, d) tokens, 0 if its branch is dropped: (b, 1, 1)."""
+        return x.new_empty(x.shape[0], 1, 1).bernoulli_(1 - self.rate)
 
     def extra_repr(self) -> str:
         return f"rate={self.rate:.3g}"
