@@ -687,6 +687,12 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         "top_without_labels": lambda _: Predictor(model(), top=3),
         "argument_of_create": lambda _: Predictor("vit_digits", adapter="turned"),
         "one_image": lambda _: Predictor(model())("digit.png"),
+        "tokens_of_native_sizes": lambda _: (
+            Predictor(model(), outputs="embed", native_size=True).shapes
+        ),
+        "input_of_native_size": lambda _: Predictor(model(), native_size=True).compute(
+            [torch.zeros(3, 9, 32)]
+        ),
     },
     "predict": {
         "no_image_at_all": lambda _: predict(model(), [5]),

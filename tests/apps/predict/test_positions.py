@@ -102,6 +102,42 @@ def test_random_networks_have_one_value(randomise):
     assert min(check_networks(randomise, 10, 0, torch.float32).values()) > 0
 
 
+def check_grids(randomise, count, seed, dtype):
+    """Check images of several grids, alone and mixed; return how many networks were checked."""
+    checked, draw = 0, random.Random(seed)
+    for spec in networks(count, seed):
+        try:
+            model = randomise(vitzoo.create(spec))
+            model.preprocessing = PREPROCESSING[spec["in_chans"]]
+            most = draw.choice([4, 12, 25])
+            outputs = model.feature_names()
+            predictor = vitzoo.Predictor(model, outputs=outputs, dtype=dtype, native_size=most)
+        except VitzooError:
+            continue  # parts that do not fit together
+        checked += 1
+        grids = [(1, 1), (draw.randrange(1, most + 1), 1), (2, draw.randrange(1, most // 2 + 1))]
+        images = [
+            randn(spec["in_chans"], *(n * spec["patch_size"] for n in grid), seed=seed)
+            for seed, grid in enumerate(draw.choices(grids, k=20))
+        ]
+        alone = [predictor.compute([image])[0] for image in images]
+        places = draw.sample(range(20), 20)
+        found = predictor.compute([images[place] for place in places])
+        for place, outputs in zip(places, found, strict=True):
+            assert data_of(outputs) == data_of(alone[place]), (spec, images[place].shape)
+    return checked
+
+
+def test_images_of_several_grids_have_one_value(randomise):
+    assert check_grids(randomise, 8, 2, torch.float32) > 5
+
+
+@pytest.mark.workflows
+@pytest.mark.parametrize("dtype", IN_CI, ids=str)
+def test_many_images_of_several_grids_have_one_value(randomise, dtype):
+    assert check_grids(randomise, 30, 3, dtype) > 15
+
+
 @pytest.mark.workflows
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_many_random_networks_have_one_value(randomise, dtype):

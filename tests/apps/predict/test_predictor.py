@@ -427,8 +427,10 @@ def test_top_limits_the_labels(digits):
 def test_an_unknown_argument_is_named():
     with refuses(UnknownOption, "Predictor() has no argument 'output'", "'outputs'"):
         vitzoo.Predictor("vit_digits", output="labels")
-    with refuses(UnknownOption, "'batch_size'", "it has: model, weights, outputs"):
+    with refuses(UnknownOption, "'batch_size'", "did you mean 'chunk'?"):
         vitzoo.Predictor("vit_digits", batch_size=2)
+    with refuses(UnknownOption, "'column'", "it has: model, weights, outputs"):
+        vitzoo.Predictor("vit_digits", column="image")
     with refuses(UnknownOption, "'adapter'", "Predictor(vitzoo.create(..., adapter=...))"):
         vitzoo.Predictor("vit_digits", adapter="turned")
 

@@ -11,12 +11,26 @@ from typing import Any
 import click
 
 from vitzoo.cli.completion import complete_names
-from vitzoo.cli.options import PATH, device_name, flag, json_option, weights_or_file_option
+from vitzoo.cli.options import (
+    PATH,
+    device_name,
+    flag,
+    json_option,
+    matched,
+    weights_or_file_option,
+)
 from vitzoo.cli.output import on_terminal, print_rows, say
 from vitzoo.errors import InvalidOption
 from vitzoo.opening import check
 from vitzoo.store.progress import bar
 from vitzoo.text import is_terminal
+
+NATIVE = "a number of patches, such as --native-size=256; without a number, put it after SRC"
+
+
+def _patches(value: str | bool) -> int | bool:
+    """Read the largest number of patches of an image; True stands for that of the network."""
+    return value is True or int(matched(r"\d{1,9}", str(value), NATIVE)[0])
 
 
 @click.command("embed")
@@ -78,6 +92,11 @@ from vitzoo.text import is_terminal
     type=click.IntRange(1, 4096),
     help="Images in a forward pass; that of the folder, or 8 on a CPU and by a trial on a GPU.",
 )
+@click.option(
+    "--native-size", is_flag=False, flag_value=True, type=_patches, metavar="[=MAX_PATCHES]",
+    help="Let each image keep its aspect ratio, with at most as many patches: by default those "
+    "of the network.",
+)  # fmt: skip
 @json_option
 def embed_command(
     model: str,
@@ -108,6 +127,7 @@ def embed_command(
       vitzoo embed vit_digits scans/ --out vectors/
       vitzoo embed vit_b16 'shards/{000..127}.tar' --out v/ --vectors float16
       vitzoo embed vit_b16 a.parquet --out v/ --output pooled --output blocks.11
+      vitzoo embed vit_b16 photos/ --out vectors/ --native-size=512
       torchrun --nproc-per-node 4 -m vitzoo embed vit_b16 photos/ --out vectors/
     """
     chosen = _shard(shard)

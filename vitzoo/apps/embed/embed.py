@@ -120,6 +120,7 @@ def embed(
     workers: int | None = None,
     batch_size: int = 64,
     chunk: int | None = None,
+    native_size: bool | int | None = None,
     on_progress: Progress | None = None,
 ) -> Embedded:
     """Write the outputs of a model for images to Parquet files, one row per image, in order.
@@ -131,7 +132,7 @@ def embed(
 
     Args:
         model: the network, as for `Predictor`; or a Predictor, with which `weights`, `outputs`,
-            `dtype`, `device` and `chunk` are left out.
+            `dtype`, `device`, `chunk` and `native_size` are left out.
         sources: folders (with subfolders), image files, uncompressed tar archives, Parquet files,
             lists (.txt) of one path per line, and patterns of these: `*`, `**`, `{000..009}`.
         out: folder for the Parquet files and `_manifest.json`.
@@ -149,14 +150,16 @@ def embed(
             than the CPU at least two chunks.
         chunk: number of images in a forward pass, as for `Predictor`; by default that of the
             folder, if it has vectors.
+        native_size: resize each image to its own size, as for `Predictor`: a number is the largest
+            number of patches, True stands for that of the network.
         on_progress: is called with the images done, their number, and the work so far.
 
     Raises:
         MissingDependency: pyarrow is not installed.
         ImageError: a source is missing, damaged or contains no images.
         InvalidOption: the folder has vectors of another model or of other inputs, or files that
-            `embed` did not write; it is a source; two sources name the same file; or a value is not
-            possible.
+            `embed` did not write; it is a source; two sources name the same file; the shape of an
+            output depends on the native size; or a value is not possible.
         StoreError: the folder cannot be written to, or another process writes this shard.
         VitzooError: a worker process was killed, or the model cannot be created.
     """
@@ -176,7 +179,7 @@ def embed(
     check_out(folder)
     found = Manifest.read(folder / MANIFEST)
     pieces = find_inputs(found, sources, column)
-    options = {"weights": weights, "outputs": outputs, "dtype": dtype}
+    options = {"weights": weights, "outputs": outputs, "dtype": dtype, "native_size": native_size}
     predictor = _predictor(model, **options, device=device_of_rank(device), chunk=chunk)
     if found is not None and found.form.chunk:
         predictor = predictor.with_chunk(found.form.chunk)

@@ -25,7 +25,7 @@ from vitzoo.registry.registry import registry
 from vitzoo.schema.spec import Spec
 from vitzoo.text import fold, listed
 
-ADDED = ("changes", "parts", "settings")
+ADDED = ("changes", "parts", "settings", "native_size")
 COMPILED = "torch._dynamo.eval_frame.OptimizedModule"
 
 
@@ -40,11 +40,12 @@ class Fingerprint:
         outputs: names of the outputs.
         labels: SHA-256 of the class names and their number in a row; empty without labels.
         dtype: type of the parameters, such as `float32`.
-        chunk: shape (b, c, h, w) of the input of each forward pass.
+        chunk: shape (b, c, h, w) of the input of each forward pass, (b, c) with native sizes.
         versions: of vitzoo, of the libraries that compute, and the kind of processor.
         changes: what distinguishes the model from the network of its spec.
         parts: classes and plain attributes of the parts that were given as objects.
         settings: settings of torch that differ from its defaults, by their names.
+        native_size: largest number of patches of an image with native sizes, otherwise 0.
     """
 
     weights: str
@@ -58,11 +59,12 @@ class Fingerprint:
     changes: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
+    native_size: int = 0
 
     def to_data(self) -> dict[str, Any]:
         """Return the fingerprint as plain data, which JSON can store.
 
-        The last three fields are left out if they are empty.
+        The last four fields are left out if they are empty.
         """
         data: dict[str, Any] = json.loads(json.dumps(asdict(self)))
         return {key: value for key, value in data.items() if value or key not in ADDED}

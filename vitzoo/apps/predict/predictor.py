@@ -7,11 +7,8 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from copy import deepcopy
 from dataclasses import asdict
 from functools import cached_property
-from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,29 +36,29 @@ from vitzoo.apps.predict.fingerprint import (
     hash_tensors,
     versions,
 )
+from vitzoo.apps.predict.given import absolute, fix_of_argument, placed
+from vitzoo.apps.predict.grids import (
+    check_inputs,
+    check_one_shape,
+    held_of,
+    in_order,
+    input_shapes,
+    of_any_size,
+)
 from vitzoo.apps.predict.one_thread import one_thread
 from vitzoo.apps.predict.outputs import LABELS, LOGITS, POOLED, Outputs, Row, Started
 from vitzoo.apps.predict.prediction import Prediction, Predictions
-from vitzoo.errors import IntegrityError, InvalidInput, InvalidOption, short_repr
-from vitzoo.factory import check_alone, check_place, create
-from vitzoo.files.names import on_hub
+from vitzoo.errors import IntegrityError, InvalidOption, short_repr
+from vitzoo.factory import create
 from vitzoo.images.decode import UNNAMED_BYTES
 from vitzoo.keywords import check_keywords, check_types
 from vitzoo.known import transform
-from vitzoo.network.wrappers import network_of, unwrapped
-from vitzoo.opening import Registered, is_model, is_path, locate
+from vitzoo.opening import is_model
 from vitzoo.schema.spec import Spec
 
 CPU = "cpu"
 TOP = 5  # classes in `labels`
 TRAINED = "tensors were changed after they were loaded"
-
-
-def _of_create(name: str, _value: object) -> str:
-    """Return the fix for an argument of `create`, which `Predictor` does not have."""
-    if name not in signature(create).parameters:
-        return ""
-    return f"pass it to create, and its model here: Predictor(vitzoo.create(..., {name}=...))"
 
 
 class Predictor:
@@ -91,10 +88,14 @@ class Predictor:
         chunk: number of images in a forward pass. None: on the CPU 8 for networks of vitzoo's own
             parts whose widths are multiples of 16, otherwise 1. On a GPU a trial finds it at the
             first use: 8 to 256 by its memory, or 1 if results depend on the position.
+        native_size: resize each image to its own size, as `vitzoo.transform(native=)`, and compute
+            images of one grid of patches in chunks. A number is the largest number of patches;
+            True: as many as the network has at its image size. None: one size for all images.
 
     Attributes:
         model: the network.
         outputs: names of the outputs.
+        native_size: largest number of patches of an image, None with one size for all images.
 
     Raises:
         InvalidOption: the model has no classifier for `labels` or `logits`, `top` is given without
@@ -108,7 +109,7 @@ class Predictor:
     (64,)
     """
 
-    @check_keywords(_of_create)
+    @check_keywords(fix_of_argument)
     def __init__(
         self,
         model: str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module,
@@ -119,19 +120,24 @@ class Predictor:
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
         chunk: int | None = None,
+        native_size: bool | int | None = None,
     ) -> None:
         check_types("Predictor", weights=(weights, "text or a path or None"))
         check_types("Predictor", outputs=(outputs, "text or an iterable"))
         check_count("top", TOP if top is None else top)
         check_count("chunk", 1 if chunk is None else chunk)
+        native = native_size is not None and native_size is not False
+        if native:
+            transform(model, native=native_size)  # raises, before weights are downloaded
         self._request: Any = None
         self._weights_sha256 = self._loaded = ""
         if is_model(model):
-            network = _placed(model, weights, dtype, device)
+            network = placed(model, weights, dtype, device)
         else:
-            self._request = _absolute(model, weights)
+            self._request = absolute(model, weights)
             name, weights = self._request
-            network = create(name, pretrained=True, weights=weights, dtype=dtype, device=device)
+            place: dict[str, Any] = {"dtype": dtype, "device": device, "dynamic": native}
+            network = create(name, pretrained=True, weights=weights, **place)
             self._weights_sha256 = network.load_report.sha256 if network.load_report else ""
             self._loaded = hash_tensors(network)
             usual = torch.get_default_dtype()  # a process that loads the pickle may have another
@@ -140,9 +146,13 @@ class Predictor:
         self._top = TOP if top is None else top
         self._options: dict[str, Any] = {"top": top, "dtype": dtype, "device": device}
         self._options["chunk"] = chunk
-        self._transform = transform(self.model)
+        network = of_any_size(self.model) if native else self.model
+        self._transform = transform(self.model, native=native_size)
+        self._least, self._most = input_shapes(self._transform)
+        self.native_size: int | None = getattr(self._transform, "max_patches", None)
+        self._tried: set[tuple[int, ...]] = set()
         self._sample = sample_of(self.model)
-        self._network = Outputs(self.model, outputs)
+        self._network = Outputs(network, outputs)
         self.outputs: tuple[str, ...] = self._network.names
         if top is not None and LABELS not in self.outputs:
             raise InvalidOption(
@@ -162,7 +172,8 @@ class Predictor:
 
     def __getstate__(self) -> dict[str, Any]:
         check_unchanged(self.fingerprint().changes, self._sample.device)
-        state = {"outputs": self.outputs, "options": {**self._options, "chunk": self.chunk}}
+        found = {"chunk": self.chunk, "native_size": self.native_size}
+        state = {"outputs": self.outputs, "options": {**self._options, **found}}
         if self._request is None:
             return state | {"model": self.model}
         return state | {"request": self._request, "identity": self._identity()}
@@ -192,6 +203,9 @@ class Predictor:
 
     def rows(self, images: Iterable[Input]) -> Iterator[Row]:
         """Yield one row for each image, in their order; at most one chunk is held, on a GPU two.
+
+        With native sizes, images wait for others of their grid: at most 1,024, or 128 MiB of inputs
+        if that is less, or 4 chunks if that is more.
 
         Raises:
             InvalidOption: it is one image, not a list.
@@ -231,7 +245,8 @@ class Predictor:
         """This Predictor, or one of the same network with the classes as its output."""
         if LABELS in self.outputs:
             return self
-        return Predictor(self.model, outputs=LABELS, chunk=self._options["chunk"])
+        chunk, native_size = self._options["chunk"], self.native_size
+        return Predictor(self.model, outputs=LABELS, chunk=chunk, native_size=native_size)
 
     def decode(self, image: Input, name: str = UNNAMED_BYTES) -> Decoded:
         """Prepare an image; several threads may call this. It raises no error about an image.
@@ -248,7 +263,7 @@ class Predictor:
         Several threads may call this; each computes with one intra-op thread.
 
         Args:
-            inputs: (c, h, w) tensors of `decode`; any number.
+            inputs: (c, h, w) tensors of `decode`; any number, with native sizes of any grids.
 
         Raises:
             InvalidInput: a tensor has another shape.
@@ -269,6 +284,13 @@ class Predictor:
         Raises:
             InvalidInput, InvalidOption: as `compute`; or a group does not fit in the memory.
         """
+        if self.native_size is None:
+            return self._computed(groups)
+        images = itertools.chain.from_iterable(groups)
+        return in_order(images, self.chunk, held_of(self._most, self.chunk), self._computed)
+
+    def _computed(self, groups: Iterable[Sequence[Decoded]]) -> Iterator[list[Row]]:
+        """Yield the rows of each group of images of one shape, in order."""
         waiting: deque[Started] = deque()
         for group in groups:
             with one_thread() as run:
@@ -309,7 +331,7 @@ class Predictor:
             with one_thread() as run:
                 return CHUNK if run(is_aligned, self.model) else 1
         draws = torch.Generator().manual_seed(0)
-        image = torch.randn(1, *self._shape, generator=draws, device="cpu", dtype=torch.float32)
+        image = torch.randn(1, *self._most, generator=draws, device="cpu", dtype=torch.float32)
         with one_thread() as run:
             return run(largest_chunk, self._results, image, self.model)
 
@@ -317,11 +339,21 @@ class Predictor:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of each output array for one image, (768,) for example; without `labels`.
 
-        The first use computes the outputs of one image.
+        The first use computes the outputs of one image, with native sizes of two.
+
+        Raises:
+            InvalidOption: the shape of an output depends on the native size.
         """
-        with one_thread() as run:
-            found = run(self._results, torch.zeros(1, *self._shape, device="cpu"))
-        return {name: tuple(tensor.shape[1:]) for name, tensor in found.items() if name != LABELS}
+
+        def of(*shape: int) -> dict[str, tuple[int, ...]]:
+            with one_thread() as run:
+                found = run(self._results, torch.zeros(1, *shape, device="cpu"))
+            return {name: tuple(x.shape[1:]) for name, x in found.items() if name != LABELS}
+
+        found = of(*self._most)
+        if self.native_size is not None:
+            check_one_shape(of(*self._least), found)
+        return found
 
     def fingerprint(self) -> Fingerprint:
         """Return what determines the numbers; this reads all tensors."""
@@ -335,17 +367,13 @@ class Predictor:
             outputs=self.outputs,
             labels=hash_data([self._names, self._top]) if self._names else "",
             dtype=str(self._sample.dtype).removeprefix("torch."),
-            chunk=(self.chunk, *self._shape),
+            chunk=(self.chunk, *self._most)[: 2 if self.native_size else 4],
             versions=versions(self._sample.device),
             changes=(*changes(self.model), *trained),
             parts=describe_parts(self.model, spec),
             settings=changed_settings(self._sample.device),
+            native_size=self.native_size or 0,
         )
-
-    @property
-    def _shape(self) -> tuple[int, ...]:
-        """Shape (c, h, w) of an input."""
-        return len(self._transform.preprocessing.mean), *self._transform.image_size
 
     def _identity(self) -> tuple[str, str]:
         spec: Any = getattr(self.model, "spec", None)
@@ -364,18 +392,15 @@ class Predictor:
     def _start(self, images: Sequence[Decoded]) -> Started:
         """Start the computation of one chunk, and the copy of its results."""
         tensors = [image.tensor for image in images if image.tensor is not None]
-        for tensor in tensors:
-            if tuple(tensor.shape) != self._shape:
-                raise InvalidInput(
-                    f"an input has the shape {tuple(tensor.shape)}, expected (c, h, w) = "
-                    f"{self._shape}; prepare images with Predictor.decode"
-                )
+        check_inputs(tensors, self._least, self._most)
         if not tensors:
             return Started(images, 0, {})
+        self._try(tensors[0])
         padded = [*tensors, *[tensors[0]] * (self.chunk - len(tensors))]
         if not self.asynchronous:
             return Started(images, len(tensors), self._results(torch.stack(padded)))
-        pinned = torch.empty(len(padded), *self._shape, dtype=tensors[0].dtype, pin_memory=True)
+        shape = len(padded), *tensors[0].shape
+        pinned = torch.empty(shape, dtype=tensors[0].dtype, pin_memory=True)
         results = self._results(torch.stack(padded, out=pinned))
         copies = {  # `labels` stay, because their probabilities are computed there
             name: tensor if name == LABELS else tensor.to(CPU, non_blocking=True)
@@ -384,16 +409,27 @@ class Predictor:
         done = torch.cuda.current_stream(self._sample.device).record_event()
         return Started(images, len(tensors), copies, done)
 
+    def _try(self, image: Tensor) -> None:
+        """Compute copies of the first image of each grid: `chunk` was found with one grid."""
+        shape = self.chunk, *image.shape
+        if self.native_size and self._sample.device.type != CPU and shape not in self._tried:
+            self._check_alike(self._results(image.expand(shape)), 1)
+            self._tried.add(shape)
+
+    def _check_alike(self, results: Mapping[str, Tensor], start: int) -> None:
+        if not are_alike(results, start):
+            raise InvalidOption(
+                f"the same image has other results at other positions of a chunk of {self.chunk} "
+                f"images on this machine ({self._sample.device}); pass chunk=1 to Predictor"
+            )
+
     def _finish(self, started: Started) -> list[Row]:
         """Return the rows of one chunk, when it is computed."""
         used, results = started.used, started.results
         if started.done is not None:
             started.done.synchronize()
-        if used and not are_alike(results, used):  # the padding checks the promise
-            raise InvalidOption(
-                f"the same image has other results at other positions of a chunk of {self.chunk} "
-                f"images on this machine ({self._sample.device}); pass chunk=1 to Predictor"
-            )
+        if used:
+            self._check_alike(results, used)  # the padding checks the promise
         columns: dict[str, Any] = {}
         for name, tensor in results.items():
             if name == LABELS:
@@ -409,34 +445,3 @@ class Predictor:
             Row(one.error, one.width, one.height, one.sha256, row)
             for one, row in zip(started.images, found, strict=True)
         ]
-
-
-def _placed(
-    model: nn.Module,
-    weights: object,
-    dtype: torch.dtype | None,
-    device: torch.device | str | None,
-) -> nn.Module:
-    """Return the network in a model, or a copy if it gets another type or device."""
-    check_alone(weights)
-    check_place(dtype, device)
-    network_of(model)  # raises if vitzoo did not create it
-    model = unwrapped(model, compiled=False)
-    sample = sample_of(model)
-    there = torch.empty(0, device=device or sample.device, dtype=dtype or sample.dtype)
-    if (there.device, there.dtype) == (sample.device, sample.dtype):
-        return model
-    return deepcopy(model).to(there.device, there.dtype)
-
-
-def _absolute(model: Any, weights: Any) -> tuple[Any, Any]:
-    """Return both arguments with absolute paths: a worker may have another working folder."""
-    found, variant = locate(model, weights), None
-    if isinstance(found, Path):
-        model = found.absolute()
-    elif isinstance(found, Registered):
-        model, variant = found.name, found.variant
-        weights = found.row.name if found.row else weights
-    if weights and isinstance(weights, str | os.PathLike) and not on_hub(weights):
-        weights = Path(weights).absolute() if is_path(weights, variant) else weights
-    return model, weights
