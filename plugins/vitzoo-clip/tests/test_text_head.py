@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import runpy
+import sys
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import open_clip
 import pytest
 import safetensors.torch
+import tokenizers
 import torch
 import transformers
 from peft import LoraConfig, get_peft_model
@@ -20,6 +24,7 @@ from helpers import refuses
 from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo.testing import Hub
 
+EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "zero_shot.py"
 LABELS = ["cat", "dog", "a fish"]
 TOWER = {
     "hidden_size": 32,
@@ -224,3 +229,36 @@ def test_other_libraries_do_not_get_the_network(tmp_path):
             vitzoo.push(path, "acme/texts", library=name, **options)
     with refuses(CheckpointError, "head.logit_scale"):
         vitzoo.convert(path, "clip/transformers", tmp_path / "other.safetensors")
+
+
+@pytest.mark.parametrize("family", ["CLIP", "Siglip"])
+def test_the_example_gives_the_probabilities_of_transformers(family, tmp_path, monkeypatch, capsys):
+    network = library(family, "drawn")
+    network.save_pretrained(tmp_path / "clip")
+    words = ("<s>", "</s>", "<pad>", "a", "photo", "of", "cat", "dog", ".")
+    words = {word: number for number, word in enumerate(words)}
+    tokens = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="."))
+    tokens.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokens.post_processor = tokenizers.processors.TemplateProcessing(
+        "<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
+    )
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokens, pad_token="<pad>", eos_token="</s>"
+    ).save_pretrained(tmp_path / "clip")
+    Image.new("RGB", (40, 32), "teal").save(tmp_path / "photo.png")
+    monkeypatch.chdir(tmp_path)
+    options = ["--labels", "cat", "dog", "--template", "a photo of {}"]
+    monkeypatch.setattr(sys, "argv", [str(EXAMPLE), "clip", "photo.png", *options])
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+    image, *found = capsys.readouterr().out.split()
+
+    pixels = vitzoo.transform(tmp_path / "zero_shot.safetensors")("photo.png")[None]
+    ids = torch.tensor([[0, 3, 4, 5, 6, 1, 2, 2], [0, 3, 4, 5, 7, 1, 2, 2]])
+    with torch.no_grad():
+        logits = network(input_ids=ids, pixel_values=pixels).logits_per_image[0]
+    expected = logits.softmax(-1) if family == "CLIP" else logits.sigmoid()
+    expected = dict(zip(("cat", "dog"), expected.tolist(), strict=True))
+    assert image == "photo.png"
+    assert dict(zip(found[::2], map(float, found[1::2]), strict=True)) == pytest.approx(
+        expected, abs=6e-4
+    )
