@@ -90,7 +90,7 @@ class MixedSizes(Sizes):
         groups, tokens = [], []
         for indices in sizes.values():
             batch = torch.stack([images[i] for i in indices])
-            model = self._sized(batch)
+            model = self._sized(batch) if self._fits(batch) else self
             tokens.append(model.embed(batch))  # (g, p + n, d)
             groups.append(Group(model, indices, tokens[-1].shape[1]))
         return groups, self._for_groups(groups).forward_features(_join(tokens))

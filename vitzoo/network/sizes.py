@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy, deepcopy
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import torch
@@ -27,7 +27,22 @@ def for_any_size(method: Method[M, P, R]) -> Method[M, P, R]:
 
     @wraps(method)
     def sized(self: M, images: Tensor, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return method(self._sized(images) if self.dynamic else self, images, *args, **kwargs)
+        if not self.dynamic or not self._fits(images):
+            return method(self, images, *args, **kwargs)
+        if not torch.compiler.is_dynamo_compiling():
+            return method(self._sized(images), images, *args, **kwargs)
+        positions: Any = self.positions
+        parts = [self, *positions.modules()]
+        before = [(part, dict(vars(part)), dict(part._buffers)) for part in parts]  # noqa: SLF001
+        table = self.pos_embed
+        try:  # a traced copy would be another module in each call, and be compiled again
+            self._place(images)
+            return method(self, images, *args, **kwargs)
+        finally:
+            self._parameters["pos_embed"] = table
+            for part, values, buffers in before:
+                vars(part).update(values)
+                part._buffers.update(buffers)  # noqa: SLF001
 
     return sized
 
@@ -96,6 +111,21 @@ class Sizes(Network):
         if isinstance(self.patch_embed, ConvPatchEmbed):
             self.patch_embed.expect(image_size)
 
+    def _resampled(self, grid: Size) -> Tensor | None:
+        """Return the table for another grid, None if there is none."""
+        table = self.pos_embed
+        if table is None:
+            return None
+        resample = partial(self._run, "pos_embed", self.positions.resample, TABLE)
+        trained = table.requires_grad and torch.is_grad_enabled()
+        loaded = None if trained else self.loaded_positions
+        if loaded is None or not torch.compiler.is_dynamo_compiling():
+            found = resample(*self._source(), grid)
+            return None if found is None else found.to(table)
+        unchanged = (resample(*loaded, self.grid_size).to(table) == table).all()
+        own, first = (resample(*s, grid).to(table) for s in ((table, self.grid_size), loaded))
+        return torch.where(unchanged, first, own)  # what `_source` decides, without a branch
+
     def _source(self) -> tuple[Tensor, Size]:
         """Return the table to interpolate, and its grid.
 
@@ -112,33 +142,34 @@ class Sizes(Network):
         same = shown is not None and torch.equal(shown.to(table), table)
         return (loaded, grid) if same else (table, self.grid_size)
 
+    def _fits(self, images: Tensor) -> bool:
+        """Whether images have another size than the model and a shape that it may take."""
+        if not isinstance(images, Tensor) or images.dim() != 4:
+            return False
+        return images.shape[2:] != self.image_size and images.shape[1] == self.patch_embed.in_chans
+
     def _sized(self: M, images: Tensor) -> M:
         """Return the model for the size of (b, c, h, w) images; it shares all parameters.
 
         Raises:
             InvalidInput: the size is not a whole number of patches.
         """
-        if not isinstance(images, Tensor) or images.dim() != 4:
-            return self
-        if images.shape[2:] == self.image_size or images.shape[1] != self.patch_embed.in_chans:
-            return self
+        part: Any = self.positions
+        positions = deepcopy(part, {id(shared): shared for shared in part.parameters()})
+        model = copy(self)
+        vars(model).update(
+            _parameters=dict(self._parameters), _modules={**self._modules, "positions": positions}
+        )
+        model._place(images)  # noqa: SLF001
+        return model
+
+    def _place(self, images: Tensor) -> None:
+        """Take another image size, without a change of shared parameters and modules."""
         size = images.shape[2], images.shape[3]
         try:
             grid = self._run("patch_embed", self.patch_embed.grid, GRID, size)
         except InvalidOption as error:
             raise InvalidInput(str(error)) from error
-        table: Tensor | None = None
-        if self.pos_embed is not None:
-            table = self._run("pos_embed", self.positions.resample, TABLE, *self._source(), grid)
-            table = None if table is None else table.to(self.pos_embed)
-        part: Any = self.positions
-        positions = deepcopy(part, {id(shared): shared for shared in part.parameters()})
-        self._run("pos_embed", positions.to_grid, None, grid)
-        model = copy(self)
-        vars(model).update(
-            _parameters={**self._parameters, "pos_embed": table},
-            _modules={**self._modules, "positions": positions},
-            image_size=size,
-            grid_size=grid,
-        )
-        return model
+        self._parameters["pos_embed"] = self._resampled(grid)  # type: ignore[assignment]  # no leaf
+        self._run("pos_embed", self.positions.to_grid, None, grid)
+        self.image_size, self.grid_size = size, grid

@@ -74,7 +74,8 @@ class RelativePositions(nn.Module):
         spread = table[:, _offsets(old).to(table.device)]  # (l, (2 h - 1) (2 w - 1), d)
         spread = resample_grid(spread, _differences(old), _differences(new), self.method)
         offsets, pairs = _offsets(new), _pairs(new)
-        share = pairs / torch.bincount(offsets, pairs)[offsets]
+        sums = pairs.new_zeros(2 * new[0] * new[1] - 1).index_add(0, offsets, pairs)
+        share = pairs / sums[offsets]
         moved = table.new_zeros(len(table), 2 * new[0] * new[1] - 1, self.embed_dim)
         return moved.index_add(1, offsets.to(table.device), spread * share.to(spread)[:, None])
 

@@ -37,8 +37,10 @@ def resample_distances(table: Tensor, old: Size, new: Size, method: str) -> Tens
     grid = table.reshape(table.shape[0], h, w, -1).permute(0, 3, 1, 2).float()  # (l, heads, h, w)
     if method.startswith("geometric"):
         cubic = method == "geometric_cubic"
-        rows = geometric_weights(h, height, cubic=cubic).to(table.device)  # (height, h)
-        columns = geometric_weights(w, width, cubic=cubic).to(table.device)  # (width, w)
+        # The search for the growth cannot be traced for sizes that are not known yet.
+        weights = _traced_weights if torch.compiler.is_dynamo_compiling() else geometric_weights
+        rows = weights(h, height, cubic=cubic).to(table.device)  # (height, h)
+        columns = weights(w, width, cubic=cubic).to(table.device)  # (width, w)
         grid = rows @ grid @ columns.T
     else:
         grid = F.interpolate(grid, size=(height, width), mode=method, align_corners=False)
@@ -67,6 +69,16 @@ def geometric_weights(old: int, new: int, *, cubic: bool = False) -> Tensor:
         bend = ((ahead**3 / gap - ahead * gap) / 6)[:, None] * (before @ curve)
         weights = weights + bend + ((behind**3 / gap - behind * gap) / 6)[:, None] * (after @ curve)
     return weights.float()
+
+
+@torch.library.custom_op("vitzoo_mim::geometric_weights", mutates_args=())
+def _traced_weights(old: int, new: int, *, cubic: bool) -> Tensor:
+    return geometric_weights(old, new, cubic=cubic)
+
+
+@_traced_weights.register_fake
+def _(old: int, new: int, *, cubic: bool) -> Tensor:  # noqa: ARG001
+    return torch.empty(new, old, device="cpu")
 
 
 def _spread(old: int, reach: int) -> Tensor:
