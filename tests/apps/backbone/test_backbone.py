@@ -9,6 +9,7 @@ import pytest
 import timm
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounter
 
 import vitzoo
 from helpers import SMALL, fill, randn, refuses
@@ -202,3 +203,81 @@ def test_a_pyramid_of_the_last_map():
         small(pyramid="fpn")
     with refuses(vitzoo.errors.UnknownOption, "pyramid", "chanels", "channels"):
         small(pyramid={"chanels": 3})
+
+
+@pytest.mark.compile
+@torch.no_grad()
+def test_compiled_once_for_most_sizes():
+    torch.compiler.reset()
+    counter, features = CompileCounter(), small(out=2, pyramid=None)
+    compiled = torch.compile(features, backend=counter, dynamic=True, fullgraph=True)
+    for size in ((30, 61), (40, 48)):
+        compiled(images(*size))
+    count = counter.frame_count
+    for size in ((17, 90), (41, 24), (64, 80)):
+        pairs = zip(compiled(images(*size)), features(images(*size)), strict=True)
+        assert all(torch.equal(found, wanted) for found, wanted in pairs)
+    assert counter.frame_count == count
+
+
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_gradient_checkpointing_computes_the_blocks_again(frozen):
+    features, calls = small(frozen=frozen).train(), []
+    features.network.blocks[2].register_forward_pre_hook(lambda *_: calls.append("block"))
+    gradients = []
+    for enable in (False, True):
+        features.set_grad_checkpointing(enable)
+        features.zero_grad()
+        features(images(24, 16))[0].square().sum().backward()
+        gradients.append({n: p.grad for n, p in features.named_parameters() if p.grad is not None})
+    assert len(calls) == 3
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, msg=name)
+
+
+def test_arguments_that_are_not_possible():
+    option, unknown = vitzoo.InvalidOption, vitzoo.errors.UnknownOption
+    for out in (0, 4, [3], [0, 0], [], "2", [-4], True, [1.0]):
+        with refuses(option, "results 0 to 2", "out", "1 to 3", repr(out)):
+            small(out=out)
+    for name in ("num_classes", "head", "pool"):
+        with refuses(option, f"{name}=", "leave it out"):
+            small(**{name: 0})
+    with refuses(unknown, "returns", "list, dict, output", "'tuple'"):
+        small(returns="tuple")
+    with refuses(unknown, "pretraned", "pretrained"):
+        small(pretraned=True)
+    with refuses(option, "Linear", "vitzoo.create"):
+        vitzoo.backbone(nn.Linear(1, 1))
+    with refuses(option, "image_size=", "built already"):
+        vitzoo.backbone(vitzoo.create(SMALL), image_size=64)
+    with refuses(option, "returns='output'", "prefix_tokens"):
+        small(returns="output", prefix_tokens=True)
+    for frozen in (-1, 4, True, "all"):
+        with refuses(option, "frozen", "0 for none", "0 to 3", repr(frozen)):
+            small(frozen=frozen)
+
+
+def test_widths_that_differ_have_no_common_number():
+    features = vitzoo.backbone("timm/pvt_v2_b0", out=2, device="meta")
+    with refuses(vitzoo.InvalidOption, "[160, 256]", "out_channels"):
+        hasattr(features, "out_channels")
+    with refuses(vitzoo.InvalidOption, "PyramidVisionTransformerV2", "prefix_tokens"):
+        vitzoo.backbone("timm/pvt_v2_b0", prefix_tokens=True, device="meta")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "parts"),
+    [
+        (torch.zeros(2, 4, 9, 9), ["(b, 3, 9, 9)", "(2, 4, 9, 9)", "images[:, :3]"]),
+        (torch.zeros(3, 9, 9), ["(3, 9, 9)", "images[None]"]),
+        (torch.zeros(2, 3, 9, 9, dtype=torch.uint8), ["torch.uint8", "vitzoo.transform(model)"]),
+        ([torch.zeros(3, 9, 9)], ["list of 1 items", "torch.stack(images)"]),
+        (torch.zeros(2, 3, 9, 9, dtype=torch.float64), ["torch.float64", "torch.float32"]),
+    ],
+    ids=str,
+)
+def test_images_that_are_not_possible(wrong, parts):
+    with refuses(vitzoo.InvalidInput, *parts):
+        small()(wrong)

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -153,8 +154,7 @@ class Backbone(nn.Module):
             self.feature_info = FeatureInfo(levels, range(len(levels)))
         self._multiple = _multiple(network, info[: self._results[-1] + 1], self.pyramid)
         self._check()
-        if frozen:
-            freeze(network, until=frozen)
+        _freeze(network, frozen)
 
     def forward(self, images: Tensor) -> Any:
         """Map (b, c, h, w) images to feature maps, in the form that `returns` names."""
@@ -186,7 +186,9 @@ class Backbone(nn.Module):
         height, width = images.shape[2:]
         check_images(images, channels, (height, width))
         below, right = -height % self._multiple[0], -width % self._multiple[1]
-        return F.pad(images, (0, right, 0, below)) if below or right else images
+        # A compiled graph has no branch: it would be compiled for each combination of sides.
+        pads = torch.compiler.is_compiling() or below or right
+        return F.pad(images, (0, right, 0, below)) if pads else images
 
     def train(self, mode: bool = True) -> Backbone:
         """Set training mode; frozen modules stay in evaluation mode."""
@@ -250,7 +252,8 @@ class Backbone(nn.Module):
     def _check(self) -> None:
         if self.prefix_tokens and self.returns == "output":
             raise InvalidOption(
-                "transformers' BackboneOutput has maps only; leave out prefix_tokens"
+                "returns='output' is transformers' BackboneOutput, which has maps only; leave out "
+                "prefix_tokens"
             )
         if self.pyramid is not None and (len(self._results) > 1 or self.prefix_tokens):
             raise InvalidOption(
@@ -281,6 +284,19 @@ def _indices(out: Any, count: int) -> list[int]:
             f"or a number of last results from 1 to {count}; got {short_repr(out)}"
         )
     return found
+
+
+def _freeze(network: nn.Module, layers: object) -> None:
+    """Freeze the first layers of a network and all before them, or nothing for 0 layers."""
+    if type(layers) is int and layers == 0:
+        return
+    try:
+        freeze(network, until=layers if type(layers) is int else -1)
+    except InvalidOption as error:
+        raise InvalidOption(
+            f"frozen must be the number of first blocks, 0 for none, got {short_repr(layers)}; "
+            f"freeze() says: {error}"
+        ) from error
 
 
 def _described(info: Mapping[str, Any], *, norm: bool) -> dict[str, Any]:
