@@ -76,9 +76,6 @@ def test_a_language_model_with_an_image_tower_is_no_language_model(small, tmp_pa
 
 TYPES = {
     "yolos": ("YolosConfig", "detection tokens", "deit/*"),
-    "vitdet": ("VitDetConfig", "windows", "mae/*"),
-    "sam": ("SamConfig", "windows", "timm/samvit_*"),
-    "sam_vision_model": ("SamVisionConfig", "windows", "timm/samvit_*"),
     "sam2_vision_model": ("Sam2VisionConfig", "windows", "timm/hieradet_*"),
     "sam3_vision_model": ("Sam3VisionConfig", "windows", "timm/samvit_*"),
     "eomt": ("EomtConfig", "queries", "dinov2/*"),

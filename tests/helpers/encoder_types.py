@@ -110,6 +110,22 @@ JANUS = COMMON | {
     "use_qk_norm": FLAG,
     "projection_dim": (16,),
 }
+FLAT = COMMON | {"qkv_bias": FLAG, "mlp_ratio": (1, 2, 3)}
+SAM = FLAT | {
+    "window_size": (0, 2, 3, 7),
+    "global_attn_indexes": ([], [0], [0, 1, 2], [1, 5]),
+    "output_channels": (8, 32),
+    "mlp_dim": (None, 40),
+    **dict.fromkeys(("use_abs_pos", "use_rel_pos"), (True, True, False)),
+}
+VITDET = FLAT | {
+    "window_size": (0, 2, 5),
+    "window_block_indices": ([], [0, 1, 7], [1]),
+    "residual_block_indices": ([], [], [0]),
+    "pretrain_image_size": (16, 32, 48, [16, 32]),
+    "use_absolute_position_embeddings": FLAG,
+    "use_relative_position_embeddings": FLAG,
+}
 BLIP = {key: values for key, values in MLP.items() if key != "num_channels"} | {"qkv_bias": FLAG}
 RELATIVE = {"use_relative_position_bias": True}
 NECK = {"neck_hidden_sizes": [8] * 4, "fusion_hidden_size": 8, "backbone_out_indices": [0, 0, 0, 0]}
@@ -212,6 +228,12 @@ def maps(network: nn.Module, images: Tensor) -> Outputs:
     """Return the last map of a backbone as tokens, and their average."""
     index = torch.zeros(len(images), dtype=torch.long) if network.config.num_experts > 1 else None
     tokens = network(images, dataset_index=index).feature_maps[-1]
+    return tokens, tokens.mean(1)
+
+
+def flat(network: nn.Module, images: Tensor) -> Outputs:
+    """Return the last map of a network as tokens, and their average."""
+    tokens = network(images).last_hidden_state.flatten(2).transpose(1, 2)
     return tokens, tokens.mean(1)
 
 
@@ -399,6 +421,23 @@ TYPES = {
         "VitPoseBackboneConfig",
         {"VitPoseBackbone": maps},
         DINOV2 | {"num_experts": (1, 3), "part_features": (8,)},
+    ),
+    "sam_vision_model": Type(
+        "SamVisionConfig",
+        {"SamVisionModel": flat},
+        SAM,
+        {"window_size": 3, "global_attn_indexes": [1], "output_channels": 24},
+    ),
+    "vitdet": Type(
+        "VitDetConfig",
+        {"VitDetModel": flat},
+        VITDET,
+        {
+            "pretrain_image_size": 24,
+            "window_size": 3,
+            "window_block_indices": [0],
+            "use_relative_position_embeddings": True,
+        },
     ),
     "timm_wrapper": Type(
         "TimmWrapperConfig",

@@ -34,14 +34,8 @@ OTHERS = (  # a network; how its names in configs begin; keys in timm, torchvisi
 
 ARITHMETIC = (  # model types of transformers; what vitzoo's blocks lack; what to use
     ("yolos", "detection tokens, and positions again after each block", "deit/*"),
-    ("vitdet", "attention within windows, and decomposed relative positions", "mae/*"),
     ("sam2", "attention within windows, in stages of several widths", "timm/hieradet_*"),
     ("sam3", "attention within windows, with rotary positions", "timm/samvit_*"),
-    (
-        "sam(?![a-z])",
-        "attention within windows, and decomposed relative positions",
-        "timm/samvit_*",
-    ),
     ("eomt", "queries that join the tokens in the last blocks", "dinov2/* or dinov3/*"),
     ("hiera", "stages of several widths", "timm/hiera_*"),
     ("swin2sr|swinv2", "shifted windows, in stages of several widths", "timm/swinv2_*"),

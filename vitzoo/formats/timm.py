@@ -19,6 +19,7 @@ timm_vit = Format(
         "blocks.0.gamma_1",  # of EVA
         "blocks.0.mlp.w12.weight",  # of the authors' EVA-02
         "mask_token",  # of Meta's own files
+        "blocks.0.attn.rel_pos_h",  # of SAM or ViTDet
         "*relative_position_bias_table",  # of BEiT
         "pos_embedding.pos_embedding",  # of a port
     ),

@@ -111,6 +111,20 @@ class Network(nn.Module):
             return {}
         return {"windows": Windows(size, self.grid_size, self.num_prefix_tokens)}
 
+    def _normed(self, x: Tensor) -> Tensor:
+        """Apply the final norm, and the neck of the pool if it has one, to (b, p + n, d) tokens."""
+        x = self.norm(x)
+        neck: Any = getattr(self._pool, "neck", None)
+        if neck is None:
+            return x
+        inputs = x, self.num_prefix_tokens, self.grid_size
+        return self._run("pool", neck, lambda x: (*x.shape[:2], self.num_features), *inputs)
+
+    @property
+    def num_features(self) -> int:
+        """Width of pooled features: that of the tokens, d, or of the pool's neck."""
+        return getattr(self._pool, "width", self.embed_dim)
+
     @property
     def _pool(self) -> Any:
         return self.pool if self.attn_pool is None else self.attn_pool
@@ -118,7 +132,7 @@ class Network(nn.Module):
     def _pooled(self, tokens: Tensor) -> Tensor:
         """Map (b, p + n, d) tokens to the (b, d) or (b, t, d) that the head reads."""
         several = getattr(self._pool, "tokens", None)
-        vectors = (several, self.embed_dim) if several else (self.embed_dim,)
+        vectors = (several, self.num_features) if several else (self.num_features,)
         inputs = tokens, self.num_prefix_tokens, self.grid_size
         x = self._run("pool", self._pool, lambda x: (len(x), *vectors), *inputs)
         return self.fc_norm(x)

@@ -27,14 +27,14 @@ class Classifier(Network):
         replica = "_is_replica" in vars(self)  # of DataParallel, whose head has no parameters yet
         same = old is None or replica or old in head.modules() or head in old.modules()
         if not same:
-            self._note(num_classes=classes_of(head), head=described_head(head, self.embed_dim))
+            self._note(num_classes=classes_of(head), head=described_head(head, self.num_features))
             self.labels = ()
         self._plain_head = not hasattr(head, "pre_logits_dim")
 
     @property
     def head_hidden_size(self) -> int:
         """Width of the pre-logits."""
-        return self.embed_dim if self._plain_head else self.head.pre_logits_dim
+        return self.num_features if self._plain_head else self.head.pre_logits_dim
 
     @property
     def num_classes(self) -> int:
@@ -60,7 +60,7 @@ class Classifier(Network):
             )
         sample, plain, spec = next(self.parameters()), self._plain_head, self.spec
         if plain:
-            fresh: Any = linear_head(in_dim=self.embed_dim, num_classes=num_classes)
+            fresh: Any = linear_head(in_dim=self.num_features, num_classes=num_classes)
         else:
             fresh = self._run("head", self.head.reset, MODULE, num_classes)
         self.head = fresh.to(sample.device, sample.dtype).train(self.training)

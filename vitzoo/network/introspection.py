@@ -59,7 +59,7 @@ class Introspection(Sizes):
         x, found = self._through_blocks(x, wanted, stop_early=early)
         for layer, tokens in found.items():
             yield f"blocks.{layer}", tokens
-        x = self.norm(x)
+        x = self._normed(x)
         yield "norm", x
         x = self._pooled(x)
         yield "pool", x
@@ -167,10 +167,10 @@ class Introspection(Sizes):
         wanted = self.block_indices(indices)
         x, found = self._through_blocks(self.embed(images), wanted, stop_early)
         results = [
-            self._split(self.norm(tokens) if norm else tokens, output_fmt, return_prefix_tokens)
+            self._split(self._normed(tokens) if norm else tokens, output_fmt, return_prefix_tokens)
             for tokens in found.values()
         ]
-        return results if intermediates_only else (self.norm(x), results)
+        return results if intermediates_only else (self._normed(x), results)
 
     def _split(self, tokens: Tensor, fmt: str, with_prefix: bool) -> Any:
         prefix, patches = tokens.tensor_split((self.num_prefix_tokens,), dim=1)

@@ -134,7 +134,7 @@ class VisionTransformer(Introspection, MixedSizes, Classifier, TimmNames):
         """
         x = self.embed(images)  # equation 1
         x = self.blocks(x, run=self._encode)  # equations 2 and 3
-        return self.norm(x)  # equation 4
+        return self._normed(x)  # equation 4
 
     @for_any_size
     def embed(self, images: Tensor) -> Tensor:

@@ -42,11 +42,6 @@ class TimmNames(Network):
         raise AttributeError(text, name=name, obj=self)
 
     @property
-    def num_features(self) -> int:
-        """Width d of tokens and pooled features."""
-        return self.embed_dim
-
-    @property
     def in_chans(self) -> int:
         """Number c of image channels."""
         return self.patch_embed.in_chans

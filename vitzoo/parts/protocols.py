@@ -161,6 +161,9 @@ class Pool(Protocol):
         tokens: optional, number t of vectors, if the pool returns several.
         reads: optional, number of first tokens that the pool reads; all if missing or None. The
             last block then computes only these, and the pool gets only these.
+        neck: optional, a module that follows the final norm. It maps the arguments of the pool to
+            tokens (b, p + n, width), which the pool then gets.
+        width: optional, width of the neck's tokens.
     """
 
     norm_first: bool

@@ -20,7 +20,8 @@ FIRST_PARTY = {  # namespaces that only these distributions may use
     **dict.fromkeys(("clip", "siglip", "aimv2"), "vitzoo-clip"),
     **dict.fromkeys(("mim", "mae", "beit", "eva", "eva02", "flexivit"), "vitzoo-mim"),
     **dict.fromkeys(
-        ("pe", "tipsv2", "radio", "internvit", "blip", "pixio", "vitpose"), "vitzoo-encoders"
+        ("pe", "tipsv2", "radio", "internvit", "blip", "pixio", "vitpose", "sam", "vitdet"),
+        "vitzoo-encoders",
     ),
     **dict.fromkeys(("sbb", "rope_vit"), "vitzoo-sbb"),
     "timm": "vitzoo-timm",

@@ -109,3 +109,38 @@ class TestBlip(PluginTests):
         "blip/transformers": [{"num_classes": 0}, {"num_classes": 0, "block": {"qkv_bias": False}}]
     }
     archives = False
+
+
+WINDOWS = {
+    "num_classes": 0,
+    "image_size": 24,
+    "patch_size": 4,
+    "class_token": False,
+    "final_norm": False,
+    "block": {"window": 4, "global_blocks": [1]},
+    "pool": "sam/neck",
+    "pos_embed": {"name": "decomposed", "reference_grid": 6, "absolute": True},
+}
+SQUARE = WINDOWS | {"pool": "mean"}
+
+
+class TestSam(PluginTests):
+    namespace = "sam"
+    options = {"sam/neck": [{}, {"channels": 6}]}
+    networks = {
+        "sam/transformers": [WINDOWS, WINDOWS | {"pos_embed": "none"}],
+        "sam/timm": [WINDOWS, WINDOWS | {"num_classes": 5}],
+    }
+    archives = False
+
+
+class TestVitDet(PluginTests):
+    namespace = "vitdet"
+    networks = {
+        "vitdet/transformers": [
+            SQUARE,
+            SQUARE | {"pos_embed": {"name": "learned", "reference_grid": 3}},
+        ],
+        "vitdet/detectron2": SQUARE,
+    }
+    archives = False

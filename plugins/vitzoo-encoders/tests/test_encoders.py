@@ -20,6 +20,15 @@ from transformers import (
     PixioModel,
     RadioConfig,
     RadioModel,
+    SamConfig,
+    SamModel,
+    SamVisionConfig,
+    SamVisionModel,
+    VitDetBackbone,
+    VitDetConfig,
+    VitDetModel,
+    VitMatteConfig,
+    VitMatteForImageMatting,
     VitPoseBackbone,
     VitPoseBackboneConfig,
     VitPoseConfig,
@@ -99,6 +108,33 @@ def _vitpose_row(network, run):
     )
 
 
+def _flat(out):
+    """Return the last map as tokens."""
+    found = out.last_hidden_state if "last_hidden_state" in out else out.feature_maps[-1]
+    return found.flatten(2).transpose(1, 2)
+
+
+def _window(network, run=None, **options):
+    return Encoder(
+        network,
+        tokens=_flat,
+        pooled=lambda out: _flat(out).mean(1),
+        run=run or (lambda network, images: network(images)),
+        **options,
+    )
+
+
+def _sam(**options):
+    windows = {"window_size": 3, "global_attn_indexes": [1], "output_channels": 24}
+    return SamVisionConfig(**SIZES | windows | options)
+
+
+def _vitdet(**options):
+    windows = {"window_size": 3, "window_block_indices": [0], "pretrain_image_size": 24}
+    return VitDetConfig(**SIZES | windows | {"use_relative_position_embeddings": True} | options)
+
+
+OF_VITDET = {"run_other": lambda network, images: network(images), "other_size": (40, 56)}
 RADIO_GATED = {
     "use_swiglu_ffn": True,
     "mlp_ratio": 3.0,
@@ -140,6 +176,32 @@ ENCODERS = {
         ),
         lambda network, images: network.backbone(images),
     ),
+    "sam": _window(lambda: SamVisionModel(_sam(qkv_bias=False, hidden_act="relu"))),
+    "sam without windows": _window(
+        lambda: SamVisionModel(_sam(window_size=0, use_abs_pos=False, mlp_dim=40))
+    ),
+    "sam whole": _window(
+        lambda: SamModel(SamConfig(vision_config=_sam().to_dict())),
+        lambda network, images: network.vision_encoder(images),
+    ),
+    "vitdet": _window(lambda: VitDetModel(_vitdet()), **OF_VITDET),
+    "vitdet whole": _window(
+        lambda: VitMatteForImageMatting(
+            VitMatteConfig(
+                backbone_config=_vitdet(layer_norm_eps=1e-5),
+                hidden_size=32,
+                convstream_hidden_sizes=[4, 4, 4],
+                fusion_hidden_sizes=[4, 4, 4, 4],
+            )
+        ),
+        lambda network, images: network.backbone(images),
+    ),
+    "vitdet without relative positions": _window(
+        lambda: VitDetBackbone(
+            _vitdet(use_relative_position_embeddings=False, window_block_indices=[0, 1])
+        ),
+        **OF_VITDET,
+    ),
     "pixio": _pixio(),
     "pixio one": _pixio(n_cls_tokens=1, qkv_bias=False, mlp_ratio=3, hidden_act="quick_gelu"),
 }
@@ -165,6 +227,15 @@ test_the_numbers_at_another_size = numbers_at_another_size(ENCODERS)
         ),
         ("vitpose", {"num_experts": 2}, ("num_experts must be 1", "got 2")),
         ("radio", {"summary_idxs": []}, ("summary_idxs", "indices of class tokens", "got []")),
+        ("sam", {"global_attn_indexes": 1}, ("global_attn_indexes", "list of indices", "got 1")),
+        ("sam", {"window_size": 513}, ("window_size", "0 to 512", "got 513")),
+        ("vitdet", {"residual_block_indices": [1]}, ("residual_block_indices", "empty", "[1]")),
+        ("vitdet", {"pretrain_image_size": [16, 32]}, ("pretrain_image_size", "square number")),
+        (
+            "vitdet",
+            {"use_absolute_position_embeddings": 1},
+            ("use_absolute_position_embeddings", "true or false", "got 1"),
+        ),
         ("blip_2", {"image_size": [32, 64]}, ("image_size must be one number", "[32, 64]")),
     ],
 )

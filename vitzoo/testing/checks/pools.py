@@ -58,7 +58,10 @@ class Pooled(nn.Module):
         self.grid_size = grid_size
 
     def forward(self, tokens: Tensor) -> Any:
-        """Pool the tokens."""
+        """Pool the tokens, after the neck of the pool if it has one."""
+        neck = getattr(self.pool, "neck", None)
+        if neck is not None:
+            tokens = neck(tokens, PREFIX, self.grid_size)
         return self.pool(tokens, PREFIX, self.grid_size)
 
 
