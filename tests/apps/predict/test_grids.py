@@ -123,7 +123,7 @@ class Other(nn.Module):
 
 
 def test_a_network_of_one_size_is_refused():
-    with refuses(InvalidOption, "Other", "one size", "leave dynamic out"):
+    with refuses(InvalidOption, "native_size", "Other", "one size only", "leave native_size"):
         vitzoo.Predictor(Other(), outputs="logits", native_size=True)
 
 

@@ -13,7 +13,7 @@ from vitzoo.apps.predict.decoding import Decoded
 from vitzoo.apps.predict.outputs import Row
 from vitzoo.errors import InvalidInput, InvalidOption
 from vitzoo.images.transform import NativeTransform, Transform
-from vitzoo.network.build import make_dynamic
+from vitzoo.network.model import VisionTransformer
 
 BYTES_HELD = 2**27  # of inputs that wait for others of their grid, about
 MOST_HELD = 1024  # of these inputs, and of rows that wait for an earlier one
@@ -26,10 +26,17 @@ def of_any_size(model: nn.Module) -> nn.Module:
     """Return a network of the same parts that takes images of any whole number of patches.
 
     Raises:
-        InvalidOption: as `make_dynamic`.
+        InvalidOption: the network has its own builder, or its positions cannot be interpolated.
     """
+    fix = "leave native_size (--native-size) out"
+    if not isinstance(model, VisionTransformer):
+        raise InvalidOption(
+            f"native_size: {type(model).__name__} is not of vitzoo's parts, and may take images of "
+            f"one size only; {fix}"
+        )
+    model.check_movable("native_size", fix)
     other = copy(model)
-    make_dynamic(other)
+    other.dynamic = True
     return other
 
 
@@ -65,7 +72,7 @@ def check_one_shape(few: Mapping[str, Shape], many: Mapping[str, Shape]) -> None
             raise InvalidOption(
                 f"the shape of the output {name!r} depends on the native size of an image: it is "
                 f"{shape} to {many[name]}, expected one shape for all images; choose other "
-                "outputs, such as 'pooled', or leave out native_size (--native-size)"
+                "outputs, such as 'pooled', or leave native_size (--native-size) out"
             )
 
 

@@ -136,8 +136,7 @@ class Predictor:
         else:
             self._request = absolute(model, weights)
             name, weights = self._request
-            place: dict[str, Any] = {"dtype": dtype, "device": device, "dynamic": native}
-            network = create(name, pretrained=True, weights=weights, **place)
+            network = create(name, pretrained=True, weights=weights, dtype=dtype, device=device)
             self._weights_sha256 = network.load_report.sha256 if network.load_report else ""
             self._loaded = hash_tensors(network)
             usual = torch.get_default_dtype()  # a process that loads the pickle may have another
