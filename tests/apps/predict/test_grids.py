@@ -171,3 +171,11 @@ def test_rows_are_in_order_and_few_images_wait(seed):
         rows += some
     assert [row.sha256 for row in rows] == [str(number) for number in range(200)]
     assert waiting <= held + 1
+
+
+def test_a_chunk_on_a_gpu_is_small_because_the_last_one_of_each_grid_is_padded(model, monkeypatch):
+    monkeypatch.setattr("vitzoo.apps.predict.predictor.CPU", "another device")
+    monkeypatch.setattr("vitzoo.apps.predict.predictor.largest_chunk", lambda *_: 256)
+    assert vitzoo.Predictor(model).chunk == 256
+    assert vitzoo.Predictor(model, native_size=16).chunk == 32
+    assert vitzoo.Predictor(model, native_size=16, chunk=64).chunk == 64

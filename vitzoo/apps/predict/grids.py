@@ -15,9 +15,10 @@ from vitzoo.errors import InvalidInput, InvalidOption
 from vitzoo.images.transform import NativeTransform, Transform
 from vitzoo.network.model import VisionTransformer
 
-BYTES_HELD = 2**27  # of inputs that wait for others of their grid, about
+BYTES_HELD = 2**28  # of inputs that wait for others of their grid, about
 MOST_HELD = 1024  # of these inputs, and of rows that wait for an earlier one
-CHUNKS_HELD = 4  # at least so many, or most chunks would be padded
+CHUNKS_HELD = 16  # at least so many, or most chunks would be padded
+MOST_OF_GRID = 32  # images in a forward pass on a GPU, for the same reason
 Shape = tuple[int, ...]
 Compute = Callable[[Iterable[Sequence[Decoded]]], Iterator[list[Row]]]
 

@@ -38,6 +38,7 @@ from vitzoo.apps.predict.fingerprint import (
 )
 from vitzoo.apps.predict.given import absolute, fix_of_argument, placed
 from vitzoo.apps.predict.grids import (
+    MOST_OF_GRID,
     check_inputs,
     check_one_shape,
     held_of,
@@ -87,7 +88,8 @@ class Predictor:
         device: of the computation. None: that of the model object, or the CPU.
         chunk: number of images in a forward pass. None: on the CPU 8 for networks of vitzoo's own
             parts whose widths are multiples of 16, otherwise 1. On a GPU a trial finds it at the
-            first use: 8 to 256 by its memory, or 1 if results depend on the position.
+            first use: 8 to 256 by its memory, or 1 if results depend on the position; at most 32
+            with native sizes.
         native_size: resize each image to its own size, as `vitzoo.transform(native=)`, and compute
             images of one grid of patches in chunks. A number is the largest number of patches;
             True: as many as the network has at its image size. None: one size for all images.
@@ -203,8 +205,8 @@ class Predictor:
     def rows(self, images: Iterable[Input]) -> Iterator[Row]:
         """Yield one row for each image, in their order; at most one chunk is held, on a GPU two.
 
-        With native sizes, images wait for others of their grid: at most 1,024, or 128 MiB of inputs
-        if that is less, or 4 chunks if that is more.
+        With native sizes, images wait for others of their grid: at most 1,024, or 256 MiB of inputs
+        if that is less, or 16 chunks if that is more.
 
         Raises:
             InvalidOption: it is one image, not a list.
@@ -332,7 +334,8 @@ class Predictor:
         draws = torch.Generator().manual_seed(0)
         image = torch.randn(1, *self._most, generator=draws, device="cpu", dtype=torch.float32)
         with one_thread() as run:
-            return run(largest_chunk, self._results, image, self.model)
+            found = run(largest_chunk, self._results, image, self.model)
+        return min(found, MOST_OF_GRID) if self.native_size else found
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
