@@ -75,6 +75,15 @@ class Fingerprint:
         return hash_data(self.to_data())
 
 
+def describe_network(spec: Spec) -> dict[str, Any]:
+    """Return a spec as plain data; without windows as an earlier version, which had none."""
+    data = spec.to_data()
+    if not spec.block.window:
+        for name in ("window", "global_blocks"):
+            data["block"].pop(name, None)
+    return data
+
+
 def hash_data(data: object) -> str:
     """Return the SHA-256 of plain data as JSON with sorted keys."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()

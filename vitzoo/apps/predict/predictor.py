@@ -31,6 +31,7 @@ from vitzoo.apps.predict.fingerprint import (
     Fingerprint,
     changes,
     check_unchanged,
+    describe_network,
     describe_parts,
     hash_data,
     hash_tensors,
@@ -364,7 +365,7 @@ class Predictor:
         trained = () if self._loaded in ("", found) else (TRAINED,)
         return Fingerprint(
             weights=self._weights_sha256 if found == self._loaded else found,
-            network=spec.to_data(),
+            network=describe_network(spec),
             preprocessing=asdict(self._transform.preprocessing),
             outputs=self.outputs,
             labels=hash_data([self._names, self._top]) if self._names else "",
