@@ -79,7 +79,7 @@ class TextHead:
         (projection, width), place = _projection(model), next(model.parameters())
         with torch.device("meta"):
             head: Any = CosineHead(
-                in_dim=model.embed_dim,
+                in_dim=model.num_features,
                 num_classes=len(self.vectors),
                 width=None if projection is None else width,
                 logit_bias=bool(self.bias),
@@ -240,7 +240,7 @@ def _projection(model: VisionTransformer) -> tuple[Any, int]:
     if isinstance(head, CosineHead):
         return (head.proj if head.width else None), head.pre_logits_dim
     if isinstance(head, NoHead) and not several:
-        return None, model.embed_dim
+        return None, model.num_features
     if {*head.state_dict()} == {*LAYER} and head.weight.dim() == 2:
         return head, len(head.weight)
     what = f"pool gives {several} vectors" if several else f"head is {type(head).__name__}"

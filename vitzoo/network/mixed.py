@@ -104,6 +104,10 @@ class MixedSizes(Sizes):
             same = all(a is b for a, b in zip(moved, parts, strict=True))
             return x if same else _join(moved)
 
+        def normed(x: Tensor) -> Tensor:
+            parts = zip(groups, _split(x, groups), strict=True)
+            return _join([group.model._normed(tokens) for group, tokens in parts])
+
         model = copy(self)
         blocks = (_packing(block, layer, groups) for layer, block in enumerate(self.blocks))
         vars(model).update(
@@ -111,6 +115,7 @@ class MixedSizes(Sizes):
             _positioned=positioned,
             _acts=lambda _: (None, None),  # `EachSize` asks the model of each size
             _windows=lambda _: {},
+            _normed=normed,
             embed=lambda x: x,
             dynamic=False,
         )

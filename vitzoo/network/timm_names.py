@@ -79,9 +79,10 @@ class TimmNames(Network):
 
     @property
     def feature_info(self) -> list[dict[str, Any]]:
-        """Name, width and px per token of the result of each block."""
+        """Name, width and px per token of the result of each block; its width after the norm."""
         sides = zip(self.image_size, self.grid_size, strict=True)
         each = {"num_chs": self.embed_dim, "reduction": max(px // n for px, n in sides)}
+        each["num_chs_norm"] = self.num_features
         return [{"module": f"blocks.{i}"} | each for i in range(len(self.blocks))]
 
     @property
@@ -134,7 +135,7 @@ class TimmNames(Network):
         if prune_norm:
             self.norm = nn.Identity()
         if prune_head:
-            self.fc_norm, self.head = nn.Identity(), NoHead(in_dim=self.embed_dim)
+            self.fc_norm, self.head = nn.Identity(), NoHead(in_dim=self.num_features)
             if self.attn_pool is not None:
                 self.attn_pool, self.pool = None, MeanPool()
                 self._note(pool=PartSpec("mean"))

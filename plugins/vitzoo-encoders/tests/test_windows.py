@@ -169,3 +169,17 @@ def test_a_file_of_detectron2(tmp_path, std):
 def test_a_neck_of_no_channels():
     with refuses(InvalidOption, "channels", "at least 1", "got 0"):
         NeckPool(embed_dim=8, channels=0)
+
+
+@torch.no_grad()
+def test_the_neck_in_a_backbone_and_in_packed_batches():
+    pool = {"name": "sam/neck", "channels": 24}
+    model = vitzoo.create(SPEC | {"image_size": SIZE, "pool": pool}, dynamic=True).eval()
+    images = [randn(3, *SIZE), randn(3, *OTHER), randn(3, *SIZE)]
+    for image, packed in zip(images, model.forward_features_packed(images), strict=True):
+        close(packed, model.forward_features(image[None])[0])
+    features = vitzoo.backbone(model, norm=True)
+    assert features.channels == [24]
+    (found,) = features(images[0][None])
+    close(found.flatten(2).mT, model.forward_features(images[0][None]))
+    assert vitzoo.backbone(model).channels == [32]
