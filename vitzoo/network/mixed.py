@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from vitzoo.errors import InvalidInput, InvalidOption
 from vitzoo.network.sizes import Sizes
+from vitzoo.parts.attention import Attention
 from vitzoo.parts.block import Blocks, MergingBlock
 from vitzoo.parts.drop_path import MaskDropPath
 from vitzoo.schema.reader import describe
@@ -141,6 +142,22 @@ class EachSize(nn.Module):
         return _join(found)
 
 
+class PackedAttention(EachSize):
+    """Attention within the images of a packed sequence; the projections act on all of them."""
+
+    def forward(self, x: Tensor, *_: object) -> Tensor:
+        attn: Any = self.part
+        found, sizes = [], [math.prod(group.shape) for group in self.groups]
+        projected = (t.split(sizes, dim=2) for t in attn._project(x, None))
+        for group, *parts in zip(self.groups, *projected, strict=True):
+            rotate, bias = group.model._acts(self.layer)
+            q, k, v = (t[0].unflatten(1, group.shape).transpose(0, 1) for t in parts)
+            if rotate is not None:
+                q, k = rotate(q), rotate(k)  # (g, heads, p + n, head_dim)
+            found.append(attn._attend(q, k, v, bias))
+        return attn.proj_drop(attn.proj(attn.norm(_join(found))))
+
+
 class PackedDropPath(MaskDropPath):
     """Drop path for each image of a packed sequence (1, n, d) of images of the given lengths."""
 
@@ -160,8 +177,9 @@ def _packing(block: Any, layer: int, groups: Sequence[Group]) -> nn.Module:
     if not isinstance(drop_path, MaskDropPath) or not hasattr(block, "attn"):
         return EachSize(block, layer, groups)  # a block of the user's own
     lengths = [group.length for group in groups for _ in group.indices]
+    whole = type(block.attn) is Attention and not getattr(block, "window", 0)
     fresh = {
-        "attn": EachSize(block.attn, layer, groups),
+        "attn": (PackedAttention if whole else EachSize)(block.attn, layer, groups),
         "drop_path": PackedDropPath(rate=drop_path.rate, lengths=lengths).train(drop_path.training),
     }
     packing = copy(block)
