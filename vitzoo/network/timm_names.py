@@ -79,10 +79,11 @@ class TimmNames(Network):
 
     @property
     def feature_info(self) -> list[dict[str, Any]]:
-        """Name, width and px per token of the result of each block; its width after the norm."""
+        """Name, width and px per token of the result of each block; its width after a neck."""
         sides = zip(self.image_size, self.grid_size, strict=True)
         each = {"num_chs": self.embed_dim, "reduction": max(px // n for px, n in sides)}
-        each["num_chs_norm"] = self.num_features
+        if self.num_features != self.embed_dim:
+            each["num_chs_norm"] = self.num_features
         return [{"module": f"blocks.{i}"} | each for i in range(len(self.blocks))]
 
     @property
