@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import warnings
 
@@ -196,6 +195,21 @@ def test_a_network_without_weights(local_registry):
         timm.create_model(NET, pretrained=True)
 
 
+def test_no_weights_are_the_default(net, tmp_path, new_registry):
+    """timm would take the first ones."""
+    net()
+    own = tomlkit.parse((tmp_path / "own.toml").read_text(encoding="utf-8"))
+    weights = own["variants"]["net"]["weights"]
+    weights["main"]["default"] = False
+    weights["more"] = weights["main"]
+    (tmp_path / "own.toml").write_text(tomlkit.dumps(own), encoding="utf-8")
+    new_registry()
+    vitzoo.register_in_timm()
+    with refuses(WeightsUnavailable, "no default weights", "main", "more"):
+        timm.create_model(NET, pretrained=True)
+    assert timm.create_model(f"{NET}.more", pretrained=True).load_report.source.endswith(":more")
+
+
 @pytest.mark.parametrize("indices", [None, 1, [0], (0, 1)])
 def test_features(net, indices):
     model = net(depth=4)
@@ -229,6 +243,7 @@ def test_preprocessing_follows_the_network(net):
     assert (config["input_size"], config["mean"]) == ((3, 48, 48), (0.1, 0.2, 0.3))
     assert (config["std"], config["crop_pct"]) == ((0.2, 0.25, 0.3), 0.875)
     model.set_input_size(64)
+    assert timm.models.get_model_input_config(model)["input_size"] == (3, 64, 64)
     assert timm.data.resolve_model_data_config(model)["input_size"] == (3, 64, 64)
 
 
@@ -299,8 +314,7 @@ def test_two_names_that_give_one_name_of_timm(install, small):
     assert not timm.is_model("vitzoo_acme_x_y")
 
 
-def test_timm_is_not_installed():
-    code = "import sys; sys.modules['timm'] = None; import vitzoo; vitzoo.register_in_timm()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert MissingDependency.__name__ in done.stderr
-    assert "pip install timm" in done.stderr
+def test_timm_is_not_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with refuses(MissingDependency, "register_in_timm", "pip install timm"):
+        vitzoo.register_in_timm()

@@ -88,7 +88,7 @@ def _configs(name: str, variant: Variant) -> dict[str, Any]:
     spec, found = variant.spec, {}
     for row in variant.weights or (None,):
         tag = f".{row.name}{'*' * row.default}" if row else ""
-        if variant.namespace + "/" == BRIDGE:
+        if variant.name.startswith(BRIDGE):
             try:
                 config = get_pretrained_cfg(_own_name(variant) + (f".{row.name}" if row else ""))
             except RuntimeError:  # another version of timm has other weights
@@ -148,19 +148,19 @@ def _made(
     config = models.resolve_pretrained_cfg(name, pretrained_cfg, pretrained_cfg_overlay)
     row, of_user = None, any(getattr(config, key) for key in OF_USER)
     if pretrained and not of_user:
-        row = _verified(config, variant) or choose(variant, None, zoo)
+        row = _verified(config, variant)
+        if row is None or not (pretrained_cfg or row.default):
+            row = choose(variant, None, zoo)  # without a default, timm would take the first one
         _check(arguments)
-    if variant.namespace + "/" == BRIDGE:
+    if variant.name.startswith(BRIDGE):
         if row:
             tensors = open_registered(variant, row, zoo).tensors().tensors
             config = replace(config, state_dict=dict(tensors))
         make = models.model_entrypoint(_own_name(variant))
         return _without_tensors(make(pretrained, pretrained_cfg=config, **arguments))
     source = f"{variant.name}:{row.name}" if row else variant.name
-    before = _described(variant.spec, row)
-    stated = {
-        key: value for key, value in _sizes(vars(config)).items() if value != _sizes(before)[key]
-    }
+    before = _sizes(_described(variant.spec, row))
+    stated = dict(_sizes(vars(config)).items() - before.items())
     return _built(name, source, config, of_user and pretrained, stated | arguments)
 
 
@@ -234,7 +234,6 @@ def _built(
     if features := options.get("features_only", False):  # as of timm's Vision Transformers
         usual = {"out_indices": 3, "feature_cls": "getter"}
         options |= {key: arguments.pop(key, value) for key, value in usual.items()}
-        arguments["num_classes"] = 0
     options |= {key: arguments.get(key, size) for key, size in _sizes(vars(config)).items()}
     given = _translated(arguments, known(source).spec)
     model: Any = build_model_with_cfg(
