@@ -53,6 +53,8 @@ SIDES = {
     "torch, modules and forward alone": "a new process that imports torch, builds plain modules, "
     "maps the file, and computes one image",
     "vitzoo, merge 0": "the same network without token merging",
+    "padding": "the same network on sequences that are padded to the longest one, with a mask",
+    "single images": "the same network, one image after the other",
     "on one core": "no other program: the seconds of one process on one core",
     "beyond the imports": "the memory of a process that has only imported vitzoo and torch",
     "10,000 names": "the same with 10,000 names: the seconds per name",
