@@ -447,6 +447,15 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         "image_half": lambda _: model()(torch.zeros(1, 3, 32, 32).half()),
         "image_channels_last": lambda _: model()(torch.zeros(1, 32, 32, 3)),
         "image_as_list": lambda _: model()([torch.zeros(3, 32, 32)]),
+        "images_of_two_sizes": lambda _: model()([torch.zeros(3, 32, 32), torch.zeros(3, 8, 8)]),
+        "packed_image_shape": lambda _: model().forward_packed([torch.zeros(1, 32, 32)]),
+        "packed_merge": lambda _: model(block={"merge": 2}).forward_packed([torch.zeros(3, 8, 8)]),
+        "packed_patches": lambda _: model().forward_packed(
+            {"pixel_values": torch.zeros(1, 4, 192), "spatial_shapes": torch.tensor([[3, 2]])}
+        ),
+        "native_patches": lambda _: vitzoo.transform("vit_ti16", native=0),
+        "native_ratio": lambda _: vitzoo.transform("vit_ti16", native=2)(Image.new("L", (9, 3))),
+        "native_and_a_crop": lambda _: vitzoo.transform("vit_ti16", native=64, crop_pct=0.9),
         "save_after_changes": lambda w: vitzoo.save(changed_model(), w.tmp / "x.safetensors"),
         "output_fmt": lambda _: model().forward_intermediates(
             torch.zeros(1, 3, 32, 32), output_fmt="NHWC"

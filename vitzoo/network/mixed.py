@@ -81,7 +81,7 @@ class MixedSizes(Sizes):
         if any(isinstance(block, MergingBlock) for block in self.blocks):
             raise InvalidOption(
                 "forward_packed: block merge joins tokens of images of one size; create the model "
-                "with merge=0, or pass batches of one size"
+                "with merge=0, or call it with images of one size"
             )
         if isinstance(images, Mapping):
             images = unpatched(images, self.patch_embed.in_chans)
