@@ -52,6 +52,9 @@ def test_the_outputs_of_transformers(folder):
             tokens, expected.last_hidden_state, shapes, strict=True
         ):
             close(found, theirs[: rows * columns])
+    rows = vitzoo.Predictor(path, native_size=40)(IMAGES)
+    pooled = [torch.from_numpy(row.outputs["pooled"]) for row in rows]
+    close(torch.stack(pooled), expected.pooler_output)
 
 
 @pytest.mark.parametrize("folder", ["own"], indirect=True)
