@@ -71,10 +71,14 @@ def networks(count, seed):
             "class_token": draw.choice([True, False]),
             "num_registers": draw.choice([0, 1, 4]),
             "patch_embed": draw.choice(["conv", "unfold"]),
-            "pos_embed": draw.choice(["learned", "none", "relative", "rope", "sincos_2d"]),
+            "pos_embed": draw.choice(
+                ["learned", "none", "relative", "decomposed", "rope", "sincos_2d"]
+            ),
             "pool": draw.choice(["class", "mean", "attention"]),
             "head": draw.choice(["linear", "tanh"]),
-            "block": draw.choice([{}, {"mlp": "swiglu"}, {"qk_norm": True}, {"parallel": True}]),
+            "block": draw.choice(
+                [{}, {"mlp": "swiglu"}, {"qk_norm": True}, {"parallel": True}, {"window": 2}]
+            ),
         }
 
 
