@@ -311,6 +311,18 @@ def test_dynamic_compiles_once_for_most_sizes(positions):
     assert model.image_size == own
 
 
+@pytest.mark.compile
+@pytest.mark.parametrize("positions", ["moved", "mim", "rope"])
+@torch.no_grad()
+def test_dynamic_is_exported_for_another_size(positions):
+    model = make(POSITIONS.get(positions, "learned"), dynamic=True)
+    if positions == "moved":
+        model.set_input_size((40, 24))
+    images = batch((32, 48))
+    program = torch.export.export(model, (images,)).module()
+    torch.testing.assert_close(program(images), model(images), rtol=0, atol=1e-6)
+
+
 # features, hooks, trace
 
 

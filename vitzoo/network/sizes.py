@@ -119,7 +119,7 @@ class Sizes(Network):
         resample = partial(self._run, "pos_embed", self.positions.resample, TABLE)
         trained = table.requires_grad and torch.is_grad_enabled()
         loaded = None if trained else self.loaded_positions
-        if loaded is None or not torch.compiler.is_dynamo_compiling():
+        if loaded is None or not torch.compiler.is_compiling():
             found = resample(*self._source(), grid)
             return None if found is None else found.to(table)
         unchanged = (resample(*loaded, self.grid_size).to(table) == table).all()
@@ -155,7 +155,10 @@ class Sizes(Network):
             InvalidInput: the size is not a whole number of patches.
         """
         part: Any = self.positions
-        positions = deepcopy(part, {id(shared): shared for shared in part.parameters()})
+        shared = [*part.parameters()]
+        if torch.compiler.is_exporting():  # a traced tensor has no copy; `to_grid` puts a new one
+            shared += part.buffers()
+        positions = deepcopy(part, {id(tensor): tensor for tensor in shared})
         model = copy(self)
         vars(model).update(
             _parameters=dict(self._parameters), _modules={**self._modules, "positions": positions}
