@@ -58,7 +58,7 @@ def geometric_weights(old: int, new: int, *, cubic: bool = False) -> Tensor:
     places = places.clamp(points[0], points[-1])
     if old == 1:
         return torch.ones(new, 1, device="cpu")
-    right = torch.searchsorted(points, places).clamp(1, old - 1)
+    right = (points < places[:, None]).sum(1).clamp(1, old - 1)  # ONNX has no searchsorted
     curve = _second_derivatives(points) if cubic and old > 3 else None
     gap = points[right] - points[right - 1]
     ahead, behind = points[right] - places, places - points[right - 1]
