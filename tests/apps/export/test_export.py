@@ -414,6 +414,7 @@ def model_on(**changes):
 
 REFUSED = {
     "dynamic": (lambda: model_on(dynamic=True), ["any size", "dynamic", "image_size="]),
+    "backbone": (lambda: vitzoo.backbone(SPEC), ["feature maps", "torch.onnx.export(backbone"]),
     "meta": (lambda: vitzoo.create(SPEC, device="meta"), ["meta", "no numbers", "cpu"]),
     "half": (lambda: vitzoo.create(SPEC).half(), ["torch.float16", "torch.float32", "float()"]),
     "bf16": (lambda: vitzoo.create(SPEC).bfloat16(), ["torch.bfloat16", "torch.float32"]),

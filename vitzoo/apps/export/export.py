@@ -121,6 +121,11 @@ def export(
     check_export(to, path, output, int8=int8 is not None, force=force)
     check_extra(EXTRAS[to], f"vitzoo export --to {to}")
     target = TARGETS[to]
+    if hasattr(model, "forward_with_filtered_kwargs"):
+        raise InvalidOption(
+            "vitzoo.export writes logits or pooled features, but a backbone returns feature maps; "
+            "write it with torch.onnx.export(backbone, (images,), 'backbone.onnx')"
+        )
     with writing_folder(path, EXPORTED, force=force) as new:
         network = open_network(model, weights)
         _check_network(network)
