@@ -453,9 +453,11 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         "packed_patches": lambda _: model().forward_packed(
             {"pixel_values": torch.zeros(1, 4, 192), "spatial_shapes": torch.tensor([[3, 2]])}
         ),
-        "native_patches": lambda _: vitzoo.transform("vit_ti16", native=0),
-        "native_ratio": lambda _: vitzoo.transform("vit_ti16", native=2)(Image.new("L", (9, 3))),
-        "native_and_a_crop": lambda _: vitzoo.transform("vit_ti16", native=64, crop_pct=0.9),
+        "native_patches": lambda _: vitzoo.transform("vit_ti16", native_size=0),
+        "native_ratio": lambda _: vitzoo.transform("vit_ti16", native_size=2)(
+            Image.new("L", (9, 3))
+        ),
+        "native_and_a_crop": lambda _: vitzoo.transform("vit_ti16", native_size=64, crop_pct=0.9),
         "save_after_changes": lambda w: vitzoo.save(changed_model(), w.tmp / "x.safetensors"),
         "output_fmt": lambda _: model().forward_intermediates(
             torch.zeros(1, 3, 32, 32), output_fmt="NHWC"

@@ -77,7 +77,7 @@ def transform(
     interpolation: str | None = None,
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
-    native: bool | int | None = None,
+    native_size: bool | int | None = None,
 ) -> Transform:
     """Return a function that maps an image (a path or a Pillow image) to a (c, h, w) input.
 
@@ -91,9 +91,9 @@ def transform(
         crop_mode: `center` (keep the aspect ratio, crop the middle) or `squash`.
         interpolation: `nearest`, `bilinear`, `bicubic` or `lanczos`.
         mean, std: one number per channel, for pixel values in [0, 1].
-        native: resize each image to its own size instead, which keeps the aspect ratio and crops
-            nothing, for `forward_packed` or a model with `dynamic`. A number is the largest number
-            of patches; True: as many as the model has at its image size.
+        native_size: resize each image to its own size instead, which keeps the aspect ratio and
+            crops nothing, for `forward_packed` or a model with `dynamic`. A number is the largest
+            number of patches; True: as many as the model has at its image size.
 
     Raises:
         UnknownName, UnknownOption: a name or an argument does not exist.
@@ -109,7 +109,7 @@ def transform(
         "interpolation": interpolation,
         "mean": mean,
         "std": std,
-        "native": None if native is False else native,
+        "native_size": None if native_size is False else native_size,
     }
     changes = {key: value for key, value in asked.items() if value is not None}
     from vitzoo.images.transform import make_transform, warn_of_default  # with Pillow

@@ -150,7 +150,7 @@ def test_the_processor_of_naflex(folder, small):
     expected = vitzoo.Preprocessing((0.5,) * 3, (0.5,) * 3, "bilinear", 1.0, "squash")
     assert model.preprocessing == expected
     (line,) = model.load_report.assumed
-    says(line, "square", "native=16", "forward_packed", "dynamic=True")
+    says(line, "square", "native_size=16", "forward_packed", "dynamic=True")
 
 
 def test_the_processor_of_a_whole_model(folder, small):

@@ -75,7 +75,7 @@ def test_pixels_are_those_of_transformers(small, name, patch, most):
     """Pillow's processor differs by rounding, that of tensors by one of 255 levels."""
     model = vitzoo.create(small | {"patch_size": patch, "image_size": 2 * patch})
     model.preprocessing = HALF
-    found = vitzoo.transform(model, native=most)(IMAGES[name])
+    found = vitzoo.transform(model, native_size=most)(IMAGES[name])
     for kind, tolerance in ((Siglip2ImageProcessorPil, 1e-6), (Siglip2ImageProcessor, 2.001 / 255)):
         inputs = kind(patch_size=patch, max_num_patches=most)(IMAGES[name], return_tensors="pt")
         rows, columns = inputs["spatial_shapes"][0].tolist()
@@ -87,15 +87,15 @@ def test_pixels_are_those_of_transformers(small, name, patch, most):
 
 def test_the_number_of_patches_is_that_of_the_network_unless_it_is_given(small):
     image_size = vitzoo.create(small).image_size
-    prepare = vitzoo.transform(small, native=True, mean=(0.5,) * 3, std=(0.5,) * 3)
+    prepare = vitzoo.transform(small, native_size=True, mean=(0.5,) * 3, std=(0.5,) * 3)
     assert prepare.max_patches == 16  # 32x32 px in patches of 8x8
     assert prepare(CHINA).shape == (3, 24, 40)
-    same = vitzoo.transform(small, native=False, mean=(0.5,) * 3, std=(0.5,) * 3)
+    same = vitzoo.transform(small, native_size=False, mean=(0.5,) * 3, std=(0.5,) * 3)
     assert same(CHINA).shape == (3, *image_size)
 
 
 def test_grey_images():
-    prepare = vitzoo.transform("vit_digits", native=20)
+    prepare = vitzoo.transform("vit_digits", native_size=20)
     found = prepare(CHINA)
     assert found.shape[0] == 1
     assert found.shape[1:] == ours(427, 640, prepare.patch_size[0], 20)
@@ -104,10 +104,10 @@ def test_grey_images():
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        ({"native": 0}, ["patches", "1 to 262144", "0 (int)"]),
-        ({"native": "yes"}, ["patches", "'yes'"]),
-        ({"native": 64, "image_size": 32}, ["image_size=32", "native"]),
-        ({"native": 64, "crop_pct": 0.9}, ["crop_pct=0.9", "native"]),
+        ({"native_size": 0}, ["patches", "1 to 262144", "0 (int)"]),
+        ({"native_size": "yes"}, ["patches", "'yes'"]),
+        ({"native_size": 64, "image_size": 32}, ["image_size=32", "native"]),
+        ({"native_size": 64, "crop_pct": 0.9}, ["crop_pct=0.9", "native"]),
     ],
     ids=str,
 )
@@ -117,5 +117,5 @@ def test_values_are_checked(options, parts):
 
 
 def test_a_network_that_states_no_patches():
-    with refuses(InvalidOption, "timm/naflexvit_base_patch16_gap", "plugin", "native"):
-        vitzoo.transform("timm/naflexvit_base_patch16_gap", native=True)
+    with refuses(InvalidOption, "timm/naflexvit_base_patch16_gap", "plugin", "native_size"):
+        vitzoo.transform("timm/naflexvit_base_patch16_gap", native_size=True)

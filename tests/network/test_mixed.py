@@ -190,7 +190,7 @@ def test_positions_that_cannot_move():
     ("batch", "parts"),
     [
         ([], ["at least one image", "list"]),
-        ([torch.zeros(1, 8, 8)], ["(3, h, w)", "image 0", "(1, 8, 8)", "native=True"]),
+        ([torch.zeros(1, 8, 8)], ["(3, h, w)", "image 0", "(1, 8, 8)", "native_size=True"]),
         ([torch.zeros(3, 8, 8), torch.zeros(3, 8, 8).int()], ["image 1", "torch.int32"]),
         ([torch.zeros(2, 3, 8, 8)], ["(2, 3, 8, 8)"]),
         (["photo.jpg"], ["image 0", "'photo.jpg'"]),

@@ -25,7 +25,7 @@ PROCESSOR = "preprocessor_config.json"
 PROCESSORS = "processor_config.json"  # of a whole model, as transformers 5 writes it
 SQUARE = (
     "images become the square of the network; transformers keeps their shape, as "
-    "vitzoo.transform(model, native={}) does for forward_packed, or with dynamic=True"
+    "vitzoo.transform(model, native_size={}) does for forward_packed, or with dynamic=True"
 )
 SIDECARS = (OPEN_CLIP, CONFIG, PROCESSOR, PROCESSORS)
 MAX_SIDECAR = 1024 * 1024  # bytes

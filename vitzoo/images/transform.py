@@ -166,7 +166,7 @@ def make_transform(
 ) -> Transform:
     """Return the transform of a model with changes of its preprocessing or image size."""
     row = asdict(preprocessing or default_preprocessing(spec)) | dict(changes)
-    image_size, native = row.pop("image_size", spec.image_size), row.pop("native", None)
+    image_size, native = row.pop("image_size", spec.image_size), row.pop("native_size", None)
     row |= {key: list(row[key]) for key in ("mean", "std") if isinstance(row[key], tuple)}
     reader = Reader(row, "transform()", InvalidOption)
     changed = read_preprocessing(reader)
@@ -181,12 +181,12 @@ def _check_native(spec: Spec, changes: Mapping[str, Any]) -> None:
     """Refuse native sizes for a network without a stated patch, and arguments that fix the size."""
     if not spec.embed_dim:
         raise InvalidOption(
-            f"transform(): native: {spec.variant} is built by a plugin that does not state its "
-            "patches, so it has no native sizes; leave native out, or pass image_size="
+            f"transform(): native_size: {spec.variant} is built by a plugin that does not state "
+            "its patches, so it has no native sizes; leave native_size out, or pass image_size="
         )
     for name in ("image_size", "crop_pct", "crop_mode"):
         if name in changes:
             raise InvalidOption(
                 f"transform(): {name}={changes[name]!r} does not act on native sizes, which keep "
-                f"the whole image; leave out {name} or native"
+                f"the whole image; leave out {name} or native_size"
             )

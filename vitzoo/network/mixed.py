@@ -56,7 +56,7 @@ class MixedSizes(Sizes):
 
         Args:
             images: tensors (c, h, w) of whole numbers of patches, as `vitzoo.transform(model,
-                native=True)` gives; or the output of transformers' `Siglip2ImageProcessor`.
+                native_size=True)` gives; or the output of transformers' `Siglip2ImageProcessor`.
 
         Raises:
             InvalidInput: the model does not accept an image.
@@ -211,7 +211,7 @@ def _by_size(images: Sequence[Tensor], channels: int) -> dict[tuple[int, int], l
             got = f"{image.dtype} of shape {tuple(image.shape)}" if tensor else describe(image)
             raise InvalidInput(
                 f"forward_packed: expected images as floating-point tensors ({channels}, h, w), "
-                f"got image {i} as {got}; vitzoo.transform(model, native=True) prepares one"
+                f"got image {i} as {got}; vitzoo.transform(model, native_size=True) prepares one"
             )
         sizes.setdefault((image.shape[1], image.shape[2]), []).append(i)
     if not sizes:

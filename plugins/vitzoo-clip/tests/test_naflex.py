@@ -43,7 +43,7 @@ def test_the_outputs_of_transformers(folder):
     assert len({*map(tuple, shapes)}) == 5
     expected = network(**inputs)
     model = vitzoo.create(path).eval()
-    prepare = vitzoo.transform(model, native=40)
+    prepare = vitzoo.transform(model, native_size=40)
     own = [prepare(image) for image in IMAGES]
     for images in (inputs, own):  # patches of transformers, and images of vitzoo
         tokens, pooled = model.forward_features_packed(images), model.forward_packed(images)
@@ -60,10 +60,10 @@ def test_the_outputs_of_transformers(folder):
 @pytest.mark.parametrize("folder", ["own"], indirect=True)
 def test_the_load_report_names_the_native_size(folder):
     model = vitzoo.create(folder[0])
-    assert any("native=40" in line for line in model.load_report.assumed)
+    assert any("native_size=40" in line for line in model.load_report.assumed)
     assert vitzoo.transform(model)(CHINA).shape == (3, 48, 48)
-    assert vitzoo.transform(model, native=40)(CHINA).shape == (3, 40, 64)
-    assert vitzoo.transform(model, native=True).max_patches == 36
+    assert vitzoo.transform(model, native_size=40)(CHINA).shape == (3, 40, 64)
+    assert vitzoo.transform(model, native_size=True).max_patches == 36
 
 
 @pytest.mark.parametrize("folder", ["own"], indirect=True)

@@ -34,7 +34,7 @@ def pictures(count):
 
 def test_outputs_are_those_of_the_network_for_each_size(model):
     predictor = vitzoo.Predictor(model, outputs=("pooled", "blocks.1"), native_size=16)
-    transform = vitzoo.transform(model, native=16)
+    transform = vitzoo.transform(model, native_size=16)
     rows = predictor(pictures(11))
     model.dynamic = True
     for image, row in zip(pictures(11), rows, strict=True):

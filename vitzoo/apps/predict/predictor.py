@@ -91,8 +91,8 @@ class Predictor:
             parts whose widths are multiples of 16, otherwise 1. On a GPU a trial finds it at the
             first use: 8 to 256 by its memory, or 1 if results depend on the position; at most 32
             with native sizes.
-        native_size: resize each image to its own size, as `vitzoo.transform(native=)`, and compute
-            images of one grid of patches in chunks. A number is the largest number of patches;
+        native_size: resize each image to its own size, as `vitzoo.transform(native_size=)` does; a
+            chunk has images of one grid of patches. A number is the largest number of patches;
             True: as many as the network has at its image size. None: one size for all images.
 
     Attributes:
@@ -131,7 +131,7 @@ class Predictor:
         check_count("chunk", 1 if chunk is None else chunk)
         native = native_size is not None and native_size is not False
         if native:
-            transform(model, native=native_size)  # raises, before weights are downloaded
+            transform(model, native_size=native_size)  # raises, before weights are downloaded
         self._request: Any = None
         self._weights_sha256 = self._loaded = ""
         if is_model(model):
@@ -149,7 +149,7 @@ class Predictor:
         self._options: dict[str, Any] = {"top": top, "dtype": dtype, "device": device}
         self._options["chunk"] = chunk
         network = of_any_size(self.model) if native else self.model
-        self._transform = transform(self.model, native=native_size)
+        self._transform = transform(self.model, native_size=native_size)
         self._least, self._most = input_shapes(self._transform)
         self.native_size: int | None = getattr(self._transform, "max_patches", None)
         self._tried: set[tuple[int, ...]] = set()
