@@ -122,7 +122,7 @@ class Network(nn.Module):
 
     @property
     def num_features(self) -> int:
-        """Width of pooled features: that of the tokens, d, or of the pool's neck."""
+        """Width of pooled features, which is d or the width of the pool's neck."""
         return getattr(self._pool, "width", self.embed_dim)
 
     @property
