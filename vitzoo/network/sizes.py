@@ -29,7 +29,7 @@ def for_any_size(method: Method[M, P, R]) -> Method[M, P, R]:
     def sized(self: M, images: Tensor, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if not self.dynamic or not self._fits(images):
             return method(self, images, *args, **kwargs)
-        if not torch.compiler.is_dynamo_compiling():
+        if not torch.compiler.is_compiling():
             return method(self._sized(images), images, *args, **kwargs)
         positions: Any = self.positions
         parts = [self, *positions.modules()]
@@ -155,10 +155,7 @@ class Sizes(Network):
             InvalidInput: the size is not a whole number of patches.
         """
         part: Any = self.positions
-        shared = [*part.parameters()]
-        if torch.compiler.is_exporting():  # a traced tensor has no copy; `to_grid` puts a new one
-            shared += part.buffers()
-        positions = deepcopy(part, {id(tensor): tensor for tensor in shared})
+        positions = deepcopy(part, {id(shared): shared for shared in part.parameters()})
         model = copy(self)
         vars(model).update(
             _parameters=dict(self._parameters), _modules={**self._modules, "positions": positions}
@@ -175,4 +172,4 @@ class Sizes(Network):
             raise InvalidInput(str(error)) from error
         self._parameters["pos_embed"] = self._resampled(grid)  # type: ignore[assignment]  # no leaf
         self._run("pos_embed", self.positions.to_grid, None, grid)
-        self.image_size, self.grid_size = size, grid
+        vars(self).update(image_size=size, grid_size=grid)

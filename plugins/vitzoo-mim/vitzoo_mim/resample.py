@@ -37,8 +37,9 @@ def resample_distances(table: Tensor, old: Size, new: Size, method: str) -> Tens
     grid = table.reshape(table.shape[0], h, w, -1).permute(0, 3, 1, 2).float()  # (l, heads, h, w)
     if method.startswith("geometric"):
         cubic = method == "geometric_cubic"
-        # The search for the growth cannot be traced for sizes that are not known yet.
-        weights = _traced_weights if torch.compiler.is_dynamo_compiling() else geometric_weights
+        # The search for the growth cannot be compiled for all sizes; an exported network has one.
+        one = torch.compiler.is_exporting() or not torch.compiler.is_dynamo_compiling()
+        weights = geometric_weights if one else _traced_weights
         rows = weights(h, height, cubic=cubic).to(table.device)  # (height, h)
         columns = weights(w, width, cubic=cubic).to(table.device)  # (width, w)
         grid = rows @ grid @ columns.T

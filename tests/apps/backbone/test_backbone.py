@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 
+import onnxruntime
 import pytest
 import timm
 import torch
@@ -281,3 +282,14 @@ def test_widths_that_differ_have_no_common_number():
 def test_images_that_are_not_possible(wrong, parts):
     with refuses(vitzoo.InvalidInput, *parts):
         small()(wrong)
+
+
+@pytest.mark.compile
+@torch.no_grad()
+def test_export_at_a_size_that_is_not_the_networks(tmp_path):
+    features = fill(vitzoo.backbone({**SMALL, "depth": 1, "pos_embed": "mim/relative"}))
+    batch = images(40, 50)
+    torch.onnx.export(features, (batch,), dynamo=True, verbose=False).save(tmp_path / "net.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
+    (found,) = session.run(None, {session.get_inputs()[0].name: batch.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), features(batch)[0], rtol=0, atol=1e-5)
