@@ -81,7 +81,12 @@ def test_an_argument_of_another_library_is_answered_with_the_one_here(small, arg
 @pytest.mark.parametrize(("argument", "value"), [("features_only", True), ("out_indices", [0])])
 def test_features_only_is_answered_with_methods(small, argument, value):
     text = refused(UnknownOption, small, **{argument: value})
-    says(text, "model.forward_intermediates(images, indices)", "model.features(images, names)")
+    says(
+        text,
+        "vitzoo.backbone(name, out=...)",
+        "model.forward_intermediates(images, indices)",
+        "model.features(images, names)",
+    )
     says(refused(UnknownOption, small, global_pool=""), "model.forward_features(images)")
 
 

@@ -54,8 +54,8 @@ OF_TIMM = {  # timm's names of block options
 }
 EVERYWHERE = "acts after positions, attention projection and MLP"
 ANY_MODEL = (
-    "every model returns the results of its blocks: model.forward_intermediates(images, indices) "
-    "or model.features(images, names)"
+    "vitzoo.backbone(name, out=...) returns feature maps, and every model has the results of its "
+    "blocks: model.forward_intermediates(images, indices) or model.features(images, names)"
 )
 INSTEAD = {  # of arguments of timm and transformers; {} is their value
     "drop_path_rate": "pass drop_path={}",
