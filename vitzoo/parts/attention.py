@@ -166,7 +166,7 @@ class Attention(nn.Module):
         if tokens is not None and tokens <= p:
             return self._attend(q[:, :, :tokens], k, v, None)
         inside, keys, values = self._divided(windows, x, projected)
-        patches = windows.join(self._attend(inside, keys, values, bias))
+        patches = windows.join(self._attend(inside, keys, values, bias), x.shape[0])
         if p:
             patches = torch.cat((self._attend(q[:, :, :p], k, v, None), patches), dim=1)
         return patches[:, :tokens]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -26,12 +27,14 @@ class Windows(NamedTuple):
     @property
     def counts(self) -> tuple[int, int]:
         """Number of windows (down, across)."""
-        return -(-self.grid[0] // self.size), -(-self.grid[1] // self.size)
+        rows, columns = self.grid
+        return (rows + self.size - 1) // self.size, (columns + self.size - 1) // self.size
 
     @property
     def filled(self) -> tuple[int, int]:
         """Number of rows and columns that the grid lacks."""
-        return -self.grid[0] % self.size, -self.grid[1] % self.size
+        (down, across), (rows, columns) = self.counts, self.grid
+        return down * self.size - rows, across * self.size - columns
 
     def divide(self, x: Tensor, fill: Tensor | None) -> Tensor:
         """Map tokens (b, heads, p + n, c) to those of windows, (b * windows, heads, size ** 2, c).
@@ -39,14 +42,14 @@ class Windows(NamedTuple):
         `fill` is the token of positions outside of the grid, (1, heads, 1, c).
         """
         b, heads, _, c = x.shape
-        (rows, columns), (below, right) = self.grid, self.filled
+        (rows, columns), (down, across), size = self.grid, self.counts, self.size
         x = x[:, :, self.prefix :].reshape(b, heads, rows, columns, c)
-        if fill is not None and right:
-            x = torch.cat((x, fill[:, :, None].expand(b, heads, rows, right, c)), dim=3)
-        if fill is not None and below:
-            row = fill[:, :, None].expand(b, heads, below, columns + right, c)
-            x = torch.cat((x, row), dim=2)
-        (down, across), size = self.counts, self.size
+        if fill is not None:  # at both edges at once, so that compilers need one case
+            below, right = self.filled
+            x = F.pad(x, (0, 0, 0, right, 0, below))
+            inside = torch.arange(down * size, device=x.device)[:, None, None] < rows
+            inside = inside & (torch.arange(across * size, device=x.device)[:, None] < columns)
+            x = torch.where(inside, x, fill[:, :, None])
         x = x.reshape(b, heads, down, size, across, size, c).permute(0, 2, 4, 1, 3, 5, 6)
         return x.reshape(b * down * across, heads, size * size, c)
 
@@ -58,11 +61,11 @@ class Windows(NamedTuple):
         first = x[:, None, :, : self.prefix].expand(-1, count, -1, -1, -1)
         return torch.cat((first.flatten(0, 1), patches), dim=2)
 
-    def join(self, x: Tensor) -> Tensor:
+    def join(self, x: Tensor, b: int) -> Tensor:
         """Map the tokens of windows, (b * windows, size ** 2, d), to (b, n, d)."""
         (down, across), size, (rows, columns) = self.counts, self.size, self.grid
-        x = x.reshape(-1, down, across, size, size, x.shape[-1]).permute(0, 1, 3, 2, 4, 5)
-        x = x.reshape(-1, down * size, across * size, x.shape[-1])
+        x = x.reshape(b, down, across, size, size, x.shape[-1]).permute(0, 1, 3, 2, 4, 5)
+        x = x.reshape(b, down * size, across * size, x.shape[-1])
         return x[:, :rows, :columns].flatten(1, 2)
 
     def spread(self, x: Tensor, first: Tensor) -> Tensor:
