@@ -94,7 +94,8 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None, *, part: Lookup) -
         class_token=spec.class_token,
         embed_dim=spec.embed_dim,
     )
-    head = make("head", in_dim=getattr(pool, "width", spec.embed_dim), num_classes=spec.num_classes)
+    width = getattr(getattr(pool, "neck", None), "width", spec.embed_dim)
+    head = make("head", in_dim=width, num_classes=spec.num_classes)
     _check_tokens(spec, pool, head)
     _check_windows(spec, windows, positions)
     blocks = [_block(spec, *pair) for pair in zip(drop_paths, windows, strict=True)]

@@ -123,7 +123,7 @@ class Network(nn.Module):
     @property
     def num_features(self) -> int:
         """Width of pooled features, which is d or the width of the pool's neck."""
-        return getattr(self._pool, "width", self.embed_dim)
+        return getattr(getattr(self._pool, "neck", None), "width", self.embed_dim)
 
     @property
     def _pool(self) -> Any:

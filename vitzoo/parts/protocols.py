@@ -162,8 +162,7 @@ class Pool(Protocol):
         reads: optional, number of first tokens that the pool reads; all if missing or None. The
             last block then computes only these, and the pool gets only these.
         neck: optional, a module that follows the final norm. It maps the arguments of the pool to
-            tokens (b, p + n, width), which the pool then gets.
-        width: optional, width of the neck's tokens.
+            tokens (b, p + n, width), which the pool then gets, and has the attribute `width`.
     """
 
     norm_first: bool

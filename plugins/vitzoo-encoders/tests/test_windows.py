@@ -49,6 +49,9 @@ def test_a_file_of_timms_sam(tmp_path, weights):
     model = sam(path, pool={"name": "sam/neck", "channels": 24}, num_classes=5)
     assert model.load_report.format == "sam/timm"
     assert model.num_features == 24
+    each = ("num_chs", "num_chs_norm", "reduction")
+    rows = [[row[key] for key in each] for row in model.feature_info]
+    assert rows == [[row[key] for key in each] for row in network.feature_info]
     for size in (SIZE, OTHER):
         model.set_input_size(size)
         images = randn(2, 3, *size)

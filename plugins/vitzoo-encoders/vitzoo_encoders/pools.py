@@ -58,6 +58,7 @@ class Neck(nn.Module):
 
     def __init__(self, *, embed_dim: int, channels: int) -> None:
         super().__init__()
+        self.width = channels
         self.conv1 = nn.Conv2d(embed_dim, channels, 1, bias=False)
         self.norm1 = nn.LayerNorm(channels, eps=1e-6)
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
@@ -101,5 +102,4 @@ class NeckPool(MeanPool):
         super().__init__()
         if type(channels) is not int or channels < 1:
             raise InvalidOption(f"channels must be a whole number of at least 1, got {channels!r}")
-        self.width = channels
         self.neck = Neck(embed_dim=embed_dim, channels=channels)
