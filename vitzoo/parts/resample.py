@@ -57,6 +57,12 @@ def _interpolate(grid: Tensor, size: tuple[int, int], method: str) -> Tensor:
     if method == "nearest":
         rows, columns = map(_nearest, grid.shape[2:], size)
         return grid[:, :, rows.to(grid.device)][..., columns.to(grid.device)]
+    if method == "bicubic_antialias" and torch.compiler.is_compiling() and grid.requires_grad:
+        # torch cannot compile the gradient for sizes that change: two products with its weights
+        sides = zip(grid.shape[2:], size, strict=True)
+        ones = [(torch.eye(old, device=grid.device)[None, None], (new, old)) for old, new in sides]
+        rows, columns = (F.interpolate(one, size=to, **options)[0, 0] for one, to in ones)
+        return rows @ grid @ columns.T
     if method != "bicubic_offset":
         return F.interpolate(grid, size=size, **options)
     scale = [(n + OFFSET) / o for n, o in zip(size, grid.shape[2:], strict=True)]

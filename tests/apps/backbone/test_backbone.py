@@ -72,7 +72,10 @@ PLAIN = ("vit_dwee_patch16_reg1_gap_256", "xcit_nano_12_p8_224")
 @pytest.mark.parametrize("name", [*HIERARCHICAL, *PLAIN])
 @torch.no_grad()
 def test_networks_of_timm_give_the_maps_of_timm(name):
-    features = fill(vitzoo.backbone(f"timm/{name}", out=[-2, -1]))
+    source = f"timm/{name}"
+    if name in PLAIN:  # a model, which takes one size at first
+        source = vitzoo.create(source, num_classes=0)
+    features = fill(vitzoo.backbone(source, out=[-2, -1]))
     options = {"dynamic_img_size": True} if "swin" in name or "vit_dwee" in name else {}
     whole = timm.create_model(name, **options).eval()
     whole.load_state_dict(features.network.state_dict(), strict=False)
@@ -293,3 +296,19 @@ def test_export_at_a_size_that_is_not_the_networks(tmp_path):
     session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
     (found,) = session.run(None, {session.get_inputs()[0].name: batch.numpy()})
     torch.testing.assert_close(torch.from_numpy(found), features(batch)[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.compile
+def test_compiled_training_gives_the_gradients_of_eager_training():
+    torch.compiler.reset()
+    features = fill(vitzoo.backbone({**SMALL, "depth": 1})).train()
+    features.set_grad_checkpointing()
+    compiled = torch.compile(features, backend="aot_eager", dynamic=True, fullgraph=True)
+    for size in ((40, 61), (56, 18)):
+        gradients = []
+        for way in (compiled, features):
+            features.zero_grad()
+            way(images(*size))[0].square().mean().backward()
+            gradients.append({n: p.grad for n, p in features.named_parameters() if p.requires_grad})
+        for name, gradient in gradients[1].items():
+            torch.testing.assert_close(gradients[0][name], gradient, rtol=0, atol=1e-6, msg=name)
