@@ -35,7 +35,6 @@ ADDED_TO_BLOCK: dict[str, Any] = {
     "post_norm": False,
     "merge": 0,
     "window": 0,
-    "global_blocks": [],
 }
 """What a frozen row means that does not state the option. These values are frozen, too: a test
 that took today's defaults of `Spec` would not notice that a default has changed."""

@@ -186,9 +186,9 @@ class BlockSpec(Record):
         return spec.with_values(global_blocks=())
 
     def to_data(self) -> dict[str, Any]:
-        """Return the options as plain data, without those that are None."""
-        found = {k: v for k, v in vars(self).items() if v is not None}
-        return found | {"global_blocks": list(self.global_blocks)}
+        """Return the options as plain data, without those that are None or need windows."""
+        data = {k: v for k, v in vars(self).items() if v is not None and k != "global_blocks"}
+        return data | ({"global_blocks": list(self.global_blocks)} if self.window else {})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,7 +282,7 @@ class Spec(Record):
             elif field.name != "variant" and (field.name, value) != ("init", field.default):
                 data[field.name] = value  # a fingerprint of an earlier version has no `init`
         if self.variant is None and not self.block.window:  # nor windows
-            del data["block"]["window"], data["block"]["global_blocks"]
+            del data["block"]["window"]
         return data
 
 
