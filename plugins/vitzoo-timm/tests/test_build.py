@@ -130,6 +130,12 @@ def test_other_classes_and_channels(tmp_path):
     assert model.labels == ()
 
 
+def test_a_network_of_one_image_size_says_so():
+    """On `meta`, MViTv2 seems to read positions that it does not have."""
+    with pytest.raises(InvalidOption, match="mvitv2_tiny takes images of one size, 224x224"):
+        vitzoo.create("timm/mvitv2_tiny", dynamic=True, device="meta")
+
+
 @torch.inference_mode()
 def test_positions_are_resampled_as_timm_does(tmp_path):
     theirs = reference("swin_s3_tiny_224")

@@ -18,6 +18,7 @@ from vitzoo import Spec
 from vitzoo.errors import InvalidOption, PluginError
 
 NAMESPACE = "timm/"
+ONE_SIZE = ("MultiScaleVit",)  # reads positions at indices, which `meta` does not check
 DYNAMIC = "dynamic_img_size"
 IN_PLACE = {
     getattr(Tensor, name)
@@ -130,6 +131,8 @@ def _check_sizes(name: str, model: Any, spec: Spec) -> None:
         shapes = [tuple(found.shape[2:]) for found in maps]
     except (AssertionError, RuntimeError) as error:
         shapes, problem = [], str(error).partition("\n")[0].rstrip(".")
+    if type(model).__name__ in ONE_SIZE:
+        shapes, problem = [], "its relative positions are not interpolated"
     if shapes != [tuple(s // info["reduction"] for s in size) for info in model.feature_info]:
         raise InvalidOption(
             f"dynamic: {NAMESPACE}{name} takes images of one size, "
