@@ -135,6 +135,8 @@ def test_the_size_of_a_saved_network_can_change(tmp_path):
     [
         ({"absolute": 1}, ("absolute must be true or false", 1)),
         ({"reference_grid": 0}, ("reference_grid", "whole number of px", 0)),
+        ({"reference_grid": 513}, ("reference_grid", "at most 512 patches", 513)),
+        ({"absolute_grid": (1, 513)}, ("at most 512 patches", (1, 513))),
         ({"resample": "cubic"}, ("resample = 'cubic'",)),
     ],
 )

@@ -13,8 +13,7 @@ from torch.fx import Proxy
 from vitzoo.errors import InvalidOption
 from vitzoo.parts.attention import Bias
 from vitzoo.parts.init import normal_
-from vitzoo.parts.pos_embed import LearnedPositions
-from vitzoo.schema.reader import pair
+from vitzoo.parts.pos_embed import LearnedPositions, reference_size
 
 Size = tuple[int, int]
 
@@ -60,7 +59,7 @@ class DecomposedPositions(nn.Module):
         super().__init__()
         if not isinstance(absolute, bool):
             raise InvalidOption(f"absolute must be true or false, got {absolute!r}")
-        reference = pair(reference_grid, "reference_grid", InvalidOption)
+        reference = reference_size(reference_grid)
         self.num_prefix_tokens = num_prefix_tokens
         self.grid_size = grid_size
         self.absolute = absolute

@@ -16,9 +16,18 @@ from vitzoo.keywords import check_choice
 from vitzoo.parts.init import normal_
 from vitzoo.parts.resample import check_method, resample_grid
 from vitzoo.schema.reader import pair
+from vitzoo.schema.spec import LIMITS
 
 WHERE = ("stem", "layers", "layers_shared")
 Size = tuple[int, int]
+
+
+def reference_size(grid: int | Size, what: str = "reference_grid") -> Size:
+    """Return the (h, w) grid of an option; raise InvalidOption if a side is above the limit."""
+    found, most = pair(grid, what, InvalidOption), LIMITS["window"]
+    if max(found) > most:
+        raise InvalidOption(f"{what} must have at most {most} patches per side, got {grid!r}")
+    return found
 
 
 def _check_prefix(prefix: object) -> None:
@@ -69,9 +78,7 @@ class LearnedPositions(nn.Module):
         _check_prefix(prefix)
         check_choice("where", where, WHERE)
         self.grid_size = grid_size
-        self.reference: Size | None = None
-        if reference_grid is not None:
-            self.reference = pair(reference_grid, "reference_grid", InvalidOption)
+        self.reference = None if reference_grid is None else reference_size(reference_grid)
         self.where = where
         self.layers = depth if where == "layers" else 1
         self.num_prefix_tokens = num_prefix_tokens

@@ -58,7 +58,7 @@ class SamFormat(WithGrid, TransformersFormat):
         if table["mlp_dim"] is not None:
             found["mlp_dim"] = formats.count_of("mlp_dim", table["mlp_dim"])
         everywhere = _indices(table, "global_attn_indexes")
-        inside = [i for i in range(table["num_hidden_layers"]) if i not in everywhere]
+        inside = [i for i in _layers(table) if i not in everywhere]
         changes = _windows(table, inside), _positions(table, "use_rel_pos", "use_abs_pos")
         return formats.merged(found, *changes)
 
@@ -79,7 +79,7 @@ class VitDetFormat(WithClassRow, TransformersFormat):
         expected = "a size with a square number of patches"
         formats.check_config(side**2 == rows * columns, key, expected, table[key])
         windows = _indices(table, "window_block_indices")
-        inside = [i for i in range(table["num_hidden_layers"]) if i in windows]
+        inside = [i for i in _layers(table) if i in windows]
         names = "use_relative_position_embeddings", "use_absolute_position_embeddings"
         return formats.merged(
             found, _windows(table, inside), _positions(table, *names, absolute_grid=side)
@@ -101,16 +101,18 @@ def _indices(table: Config, key: str) -> set[int]:
     return set(found)
 
 
+def _layers(table: Config) -> range:
+    return range(min(table["num_hidden_layers"], 1024))  # a spec with more is refused
+
+
 def _windows(table: Config, inside: list[int]) -> dict[str, Any]:
     """Return the window, and the blocks without one."""
-    window, depth = table["window_size"], table["num_hidden_layers"]
-    expected = "a whole number of patches, 0 to 512"
-    formats.check_config(
-        type(window) is int and 0 <= window <= 512, "window_size", expected, window
-    )
+    window = table["window_size"]
+    good = type(window) is int and 0 <= window <= 512
+    formats.check_config(good, "window_size", "a whole number of patches, 0 to 512", window)
     if not window or not inside:
         return {"block": {"window": 0}}
-    blocks = [i for i in range(depth) if i not in inside]
+    blocks = [i for i in _layers(table) if i not in inside]
     return {"block": {"window": window, "global_blocks": blocks}}
 
 
