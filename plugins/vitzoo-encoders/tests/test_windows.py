@@ -186,3 +186,13 @@ def test_the_neck_in_a_backbone_and_in_packed_batches():
     (found,) = features(images[0][None])
     close(found.flatten(2).mT, model.forward_features(images[0][None]))
     assert vitzoo.backbone(model).channels == [32]
+
+
+def test_the_neck_is_trained_where_its_result_is_returned():
+    source = SPEC | {"image_size": SIZE, "pool": {"name": "sam/neck", "channels": 24}}
+    for norm in (True, False):
+        features = vitzoo.backbone(source, norm=norm)
+        features(randn(1, 3, *SIZE))[0].sum().backward()
+        trained = [p for p in features.parameters() if p.requires_grad]
+        assert all(p.grad is not None for p in trained)
+        assert features.network.attn_pool.neck.conv1.weight.requires_grad is norm

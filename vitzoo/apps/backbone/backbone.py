@@ -28,6 +28,7 @@ from vitzoo.registry.registry import registry
 from vitzoo.schema.spec import Spec
 from vitzoo.schema.terms import CORE_BUILDER
 
+POOLS = ("pool", "attn_pool")
 RETURNS = ("list", "dict", "output")
 DECIDED = {  # options of `create` that a backbone decides
     "num_classes": "a backbone has no classifier",
@@ -109,7 +110,8 @@ def _created(source: Any, out: Any, norm: bool, options: dict[str, Any]) -> nn.M
     network = create(source, **headless, **options)
     indices = _indices(out, len(network.feature_info))
     modules = dict(network.named_modules())
-    unused = ["fc_norm", "pool", "attn_pool", "head", *([] if norm else ["norm"])]
+    neck = norm and any(hasattr(modules.get(name), "neck") for name in POOLS)
+    unused = ["fc_norm", "head", *([] if norm else ["norm"]), *([] if neck else POOLS)]
     unused += [each["module"] for each in network.feature_info[indices[-1] + 1 :]]
     for name in {*unused} & modules.keys():
         modules[name].requires_grad_(False)
