@@ -307,6 +307,18 @@ def test_one_command_measures_and_writes_data_and_pages(tmp_path, monkeypatch, c
     page.write_text(PAGE)
     assert UPDATE["main"]("--pages") == 1
     assert page.read_text() == first
+    more = MEASURED.replace('"sum"', '"more"').replace('"memory"', '"more memory"')
+    folder.joinpath("test_more.py").write_text(more.replace("Sums", "More sums"))
+    before = json.loads(data.read_text())
+    for _ in range(2):  # the second run replaces the figures of the first
+        assert UPDATE["main"]("--anyway", "--only", "test_more.py") == 1
+        after = json.loads(data.read_text())
+        assert after["rows"][:2] == before["rows"]
+        found = [row["test"] for row in after["rows"][2:]]
+        assert found == ["test_more.py::test_sums", "test_more.py::test_memory"]
+        assert after["failed"] == [*before["failed"], "test_more.py::test_sums"]
+    first = page.read_text()
+    folder.joinpath("test_more.py").unlink()
     folder.joinpath("test_sum.py").write_text(MEASURED.replace("compare.record", "compare.keep"))
     with pytest.raises(SystemExit, match="test_memory failed, and not for a missed promise"):
         UPDATE["main"]("--anyway")

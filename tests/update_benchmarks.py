@@ -1,12 +1,13 @@
 """Runs the benchmarks in full, and writes their figures into docs/benchmarks.md and README.md.
 
-    python tests/update_benchmarks.py [--anyway | --pages]
+    python tests/update_benchmarks.py [--anyway | --pages] [--only FILE...]
 
 The run needs an idle machine and about 35 minutes. Its figures are kept in
 tests/facts/benchmarks.json, also those that miss a promise; the exit code is then 1. With --anyway
 it also runs on a busy machine, and the page states the load. With --pages nothing is measured: the
-pages are written again from the data. What stands on a page between `<!-- benchmarks: BLOCK -->`
-and `<!-- end -->` is replaced.
+pages are written again from the data. With --only, these files of tests/benchmarks are measured and
+the other figures kept; say on the page which figures are from a run of their own. What stands on a
+page between `<!-- benchmarks: BLOCK -->` and `<!-- end -->` is replaced.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,9 @@ Data = dict[str, Any]  # machine, versions, failed tests and rows of a run
 # What vitzoo is compared with. Every side of a comparison has to be explained here.
 SIDES = {
     "timm": "timm, with the same weights, file and settings",
+    "timm's features_only": "timm's `features_only` network, with the same weights",
+    "transformers' Dinov2Backbone": "transformers' `Dinov2Backbone`, with the same weights",
+    "vitzoo, global attention": "the same network, in which every block attends to the whole image",
     "timm.list_models()": "a new process that imports timm and lists its models",
     "hf_hub_download": "`hf_hub_download` of huggingface_hub, from the same local server. It does "
     "not hash the file; vitzoo does",
@@ -254,7 +258,7 @@ def versions() -> dict[str, str]:
 
     describe = ["git", "describe", "--always", "--dirty", "--exclude=*"]
     commit = subprocess.run(describe, cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    others = ("torch", "timm", "huggingface_hub", "safetensors")
+    others = ("torch", "timm", "transformers", "huggingface_hub", "safetensors")
     return {
         "Python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in others},
@@ -264,15 +268,15 @@ def versions() -> dict[str, str]:
     }
 
 
-def measured() -> Data:
-    """Run all benchmarks in full; return the figures, and the tests that failed.
+def measured(only: Sequence[str] = ()) -> Data:
+    """Run all benchmarks in full, or some files; return the figures, and the tests that failed.
 
     Each file has a process, so that none finds memory that the libraries of another have kept.
     """
     options = ("-q", "--durations=0", "--durations-min=10", "-m", "benchmark and not install")
     with tempfile.NamedTemporaryFile("r", encoding="utf-8") as file:
         env = os.environ | {"VITZOO_BENCH": "full", "VITZOO_BENCH_RESULTS": file.name}
-        for tests in sorted(FOLDER.glob("test_*.py")):
+        for tests in sorted(FOLDER / name for name in only) or sorted(FOLDER.glob("test_*.py")):
             command = [sys.executable, "-m", "pytest", *options, str(tests)]
             code = subprocess.run(command, cwd=FOLDER, env=env).returncode
             if code not in (0, 1):  # passed, or some tests failed
@@ -282,6 +286,15 @@ def measured() -> Data:
         "failed": [line["failed"] for line in lines if "failed" in line],
         "rows": [line for line in lines if "failed" not in line],
     }
+
+
+def merged(before: Data, new: Data) -> Data:
+    """Return earlier data in which the figures of the topics of `new` are replaced."""
+    topics = {row["topic"] for row in new["rows"]}
+    other = [row for row in before["rows"] if row["topic"] not in topics]
+    again = {row["test"] for row in before["rows"]} - {row["test"] for row in other}
+    failed = [test for test in before["failed"] if test not in again]
+    return before | {"rows": [*other, *new["rows"]], "failed": [*failed, *new["failed"]]}
 
 
 def text_of(data: Data) -> str:
@@ -316,6 +329,7 @@ def main(*arguments: str) -> int:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--anyway", action="store_true", help="measure on a busy machine, too")
     what.add_argument("--pages", action="store_true", help="measure nothing; use the data")
+    parser.add_argument("--only", nargs="+", default=(), metavar="FILE", help="measure these files")
     chosen = parser.parse_args(arguments)
     if not chosen.pages:
         load = os.getloadavg()[0]
@@ -326,7 +340,11 @@ def main(*arguments: str) -> int:
                 f"ago. Figures need an idle machine (at most {IDLE}). Stop them and wait, or "
                 "measure all the same with --anyway\n",
             )
-        run = {"machine": machine(), "versions": versions(), **measured()}
+        new = measured(chosen.only)
+        if chosen.only:
+            run = merged(json.loads(DATA.read_text(encoding="utf-8")), new)
+        else:
+            run = {"machine": machine(), "versions": versions(), **new}
         DATA.write_text(text_of(run), encoding="utf-8")
     data = json.loads(DATA.read_text(encoding="utf-8"))
     write_pages(data)
