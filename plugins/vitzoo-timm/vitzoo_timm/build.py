@@ -19,7 +19,8 @@ from vitzoo.errors import InvalidOption, PluginError
 
 NAMESPACE = "timm/"
 ONE_SIZE = ("MultiScaleVit",)  # reads positions at indices, which `meta` does not check
-DYNAMIC = "dynamic_img_size"
+# The second pads images: timm's check of sizes has a text that is compiled again for each size.
+DYNAMIC = ("dynamic_img_size", "dynamic_img_pad")
 IN_PLACE = {
     getattr(Tensor, name)
     for name in ("add_", "clamp_", "erfinv_", "fill_", "mul_", "normal_", "uniform_", "zero_")
@@ -103,12 +104,12 @@ class TimmWeights:
         return {n: after[n].detach() for n in own if after.get(n) is not before[n]}
 
     def make_dynamic(self, model: nn.Module) -> None:
-        """Let the network take images of any size, with timm's `dynamic_img_size` if it has that.
+        """Let the network take images of any size, with timm's options for it if it has them.
 
         Raises:
             InvalidOption: timm's network takes images of one size.
         """
-        switch = {DYNAMIC: True} if DYNAMIC in parameters(type(model)) else {}
+        switch = {key: True for key in DYNAMIC if key in parameters(type(model))}
         usual = _options(self.spec)
         with torch.device("meta"):
             _check_sizes(self.name, _make(self.name, **usual, **switch).eval(), self.spec)
