@@ -281,8 +281,6 @@ class Spec(Record):
                 data |= {"options": {k: _plain(v) for k, v in value}} if value else {}
             elif field.name != "variant" and (field.name, value) != ("init", field.default):
                 data[field.name] = value  # a fingerprint of an earlier version has no `init`
-        if self.variant is None and not self.block.window:  # nor windows
-            del data["block"]["window"]
         return data
 
 
