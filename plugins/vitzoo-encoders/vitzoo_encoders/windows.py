@@ -55,7 +55,7 @@ class SamFormat(WithGrid, TransformersFormat):
     def stated(self, config: Config) -> dict[str, Any]:
         """Return what a config states; windows and positions have several keys each."""
         found, table = super().stated(config), {**SAM.defaults, **self.own_config(config)}
-        if table["mlp_dim"] is not None:
+        if table.get("mlp_dim") is not None:
             found["mlp_dim"] = formats.count_of("mlp_dim", table["mlp_dim"])
         everywhere = _indices(table, "global_attn_indexes")
         inside = [i for i in _layers(table) if i not in everywhere]
@@ -163,14 +163,16 @@ KEYS = formats.COMMON.but(
 SAM = KEYS.but(
     {
         "mlp_ratio": (formats.read_with, 4.0),
-        "mlp_dim": (formats.read_with, None),
         "use_abs_pos": (formats.read_with, True),
         "use_rel_pos": (formats.read_with, True),
         "window_size": (formats.read_with, 14),
-        "global_attn_indexes": (formats.read_with, (2, 5, 8, 11)),
+        "global_attn_indexes": (formats.read_with, [2, 5, 8, 11]),
         "output_channels": (_neck, 256),
     },
-    applied={key: formats.size(key, square="one number") for key in ("image_size", "patch_size")},
+    applied={
+        "mlp_dim": formats.read_with,
+        **{key: formats.size(key, square="one number") for key in ("image_size", "patch_size")},
+    },
     irrelevant={"is of the mask decoder": ("num_pos_feats", "scale")},
     defaults={"image_size": 1024},
 )
@@ -178,8 +180,8 @@ VITDET = KEYS.but(
     {
         "mlp_ratio": (formats.read_with, 4),
         "pretrain_image_size": (formats.size("pretrain_image_size"), 224),
-        "window_block_indices": (formats.read_with, ()),
-        "residual_block_indices": (formats.read_with, ()),
+        "window_block_indices": (formats.read_with, []),
+        "residual_block_indices": (formats.read_with, []),
         "use_absolute_position_embeddings": (formats.read_with, True),
         "use_relative_position_embeddings": (formats.read_with, False),
         "window_size": (formats.read_with, 0),

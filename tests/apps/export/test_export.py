@@ -17,6 +17,7 @@ from torch import nn
 import vitzoo
 from helpers import SPEC, close, fill, message, randn, refuses, says
 from internals import registry
+from vitzoo import PartSpec
 from vitzoo.apps.export import export as exporting, int8, targets
 from vitzoo.apps.export.runtimes import import_onnxruntime, import_openvino
 from vitzoo.apps.predict.fingerprint import hash_tensors
@@ -30,10 +31,11 @@ LONG = {kind: pytest.param(kind, marks=pytest.mark.long) for kind in KINDS}
 NETWORKS = [
     ("vit_ti16", {}),
     ("vit_ti16", {"head": "mlp"}),
+    ("vit_ti16", {"head": {"name": "cosine", "width": 8, "logit_bias": True}}),
     ("vit_ti16", {"head": "none", "num_classes": 0}),
     ("vit_ti16", {"pos_embed": "relative"}),
     ("vit_ti16", {"block": {"merge": 3}}),
-    ("vit_ti16", {"block": {"window": 3, "global_blocks": [-1]}}),
+    ("vit_ti16", {"block": {"window": 3, "global_blocks": [-1]}, "pos_embed": "decomposed"}),
     ("vit_b16_in21k", {}),
     ("aimv2/vit_l14", {}),
     ("beit/beit_b16", {}),
@@ -128,7 +130,8 @@ def test_no_family_and_no_head_is_left_out():
     families = {variant.namespace for variant in vitzoo.variants()} - {"timm"}
     assert {vitzoo.describe(name).namespace for name, _ in NETWORKS} == families
     registry().load_manifests()
-    heads = {c["head"] for _, c in NETWORKS if "head" in c} | {spec.head.name for spec in specs}
+    changed = {PartSpec.parse(c["head"], "head").name for _, c in NETWORKS if "head" in c}
+    heads = changed | {spec.head.name for spec in specs}
     assert heads >= {*registry().core_parts("head"), "clip/projection", "deit/distilled"}
     assert {spec.pool.name for spec in specs} >= {"class", "mean", "prefix", "attention"}
 
