@@ -11,6 +11,8 @@ import timm
 import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounter
+from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.image_list import ImageList
 
 import vitzoo
 from helpers import SMALL, fill, randn, refuses
@@ -207,6 +209,22 @@ def test_a_pyramid_of_the_last_map():
         small(pyramid="fpn")
     with refuses(vitzoo.errors.UnknownOption, "pyramid", "chanels", "channels"):
         small(pyramid={"chanels": 3})
+
+
+@torch.no_grad()
+def test_torchvision_places_anchors_by_whole_strides():
+    spec = {**SMALL, "patch_size": 14, "image_size": 56}
+    with refuses(vitzoo.InvalidOption, "[3.5, 7, 14, 28]", "'scales': (2, 1, 0.5), 'top': True"):
+        vitzoo.backbone(spec, pyramid=True, returns="dict")
+    assert vitzoo.backbone(spec, pyramid=True).feature_info.reduction() == [3.5, 7, 14, 28]
+    pyramid = {"channels": 8, "scales": (2, 1, 0.5), "top": True}
+    features = fill(vitzoo.backbone(spec, pyramid=pyramid, returns="dict"))
+    batch = ImageList(images(112, 168), [(112, 168)] * 2)
+    anchors = AnchorGenerator(((8,),) * 4, ((1.0,),) * 4)
+    maps = list(features(batch.tensors).values())
+    corners = anchors(batch, maps)[0].split([m.shape[2] * m.shape[3] for m in maps])
+    strides = [each[1, 0] - each[0, 0] for each in corners]
+    assert strides == features.feature_info.reduction() == [7, 14, 28, 56]
 
 
 @pytest.mark.compile

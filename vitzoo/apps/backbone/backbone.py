@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitzoo.apps.backbone.feature_info import FeatureInfo
-from vitzoo.apps.backbone.pyramid import SimpleFeaturePyramid
+from vitzoo.apps.backbone.pyramid import SCALES, SimpleFeaturePyramid
 from vitzoo.apps.train.freeze import freeze
 from vitzoo.errors import InvalidInput, InvalidOption, MissingDependency, short_repr
 from vitzoo.factory import create
@@ -261,6 +261,14 @@ class Backbone(nn.Module):
             raise InvalidOption(
                 "a pyramid is made of the map of one block; leave out "
                 + ("prefix_tokens" if self.prefix_tokens else "out, or name one block in it")
+            )
+        strides = self.feature_info.reduction()
+        if self.returns == "dict" and any(stride % 1 for stride in strides):
+            stride = self.network.feature_info[self._results[-1]]["reduction"]
+            whole = tuple(scale for scale in SCALES if not stride / scale % 1)
+            raise InvalidOption(
+                "returns='dict' is for torchvision, whose anchors need whole strides, got "
+                f"{strides}; pass pyramid={{'scales': {whole}, 'top': True}}"
             )
         known = inspect.signature(self.network.forward_intermediates).parameters
         if self.prefix_tokens and "return_prefix_tokens" not in known:
