@@ -270,14 +270,14 @@ class Fixed(vitzoo.parts.NoPositions):
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_dynamic_refuses_positions_that_cannot_move(device):
     with refuses(
-        vitzoo.InvalidOption, "dynamic", "pos_embed 'Fixed'", (4, 4), (5, 4), "leave dynamic out"
+        vitzoo.InvalidOption, "dynamic", "pos_embed 'Fixed'", (4, 4), (5, 4), "pass dynamic=False"
     ):
         vitzoo.create(SMALL, pos_embed=Fixed(), dynamic=True, device=device)
     vitzoo.create(SMALL, pos_embed=Fixed(), device=device)
 
 
 def test_dynamic_refuses_networks_with_their_own_builder():
-    with refuses(vitzoo.InvalidOption, "dynamic", "Linear", "plugin", "image_size="):
+    with refuses(vitzoo.InvalidOption, "dynamic", "Linear", "plugin", "pass dynamic=False"):
         make_dynamic(nn.Linear(1, 1))
 
 

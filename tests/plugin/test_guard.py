@@ -578,7 +578,7 @@ def test_positions_that_fail_for_another_grid(install, small, name):
     code = f"class part(vitzoo.parts.NoPositions):\n    def {name}(self, *_): return {{}}['no']"
     installed(install, PARTS % code, PART.format("position_embeddings"))
     said = ("dynamic", "pos_embed 'globex/part'", "KeyError: 'no'", "globex/code.py:4")
-    with refuses(InvalidOption, *said, "leave dynamic out"):
+    with refuses(InvalidOption, *said, "pass dynamic=False"):
         vitzoo.create(small, pos_embed="globex/part", dynamic=True)
 
 

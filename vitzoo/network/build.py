@@ -132,13 +132,13 @@ def make_dynamic(model: Any) -> None:
         own = getattr(getattr(model, "foreign", None), "make_dynamic", None)
         if own is None:
             raise InvalidOption(
-                f"dynamic: {type(model).__name__} is built by a plugin and takes images of one "
-                "size; leave dynamic out, or pass image_size="
+                f"dynamic = True: {type(model).__name__} is built by a plugin and takes images of "
+                "one size; pass dynamic=False"
             )
         own(model)
         model.dynamic = True
         return
-    model.check_movable("dynamic", "leave dynamic out")
+    model.check_movable("dynamic", "pass dynamic=False")
     model.dynamic = True
 
 

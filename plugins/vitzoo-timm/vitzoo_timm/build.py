@@ -124,21 +124,19 @@ def _check_sizes(name: str, model: Any, spec: Spec) -> None:
     """Raise InvalidOption unless the maps of a network on `meta` follow the size of the image."""
     stride = max(info["reduction"] for info in model.feature_info)
     height, width = (-(-side // stride) * stride for side in spec.image_size)
-    size, problem = (height + stride, width), "its maps do not follow the size of the image"
+    size = height + stride, width
     try:
         maps = model.forward_intermediates(
             torch.empty(1, spec.in_chans, *size), intermediates_only=True
         )
         shapes = [tuple(found.shape[2:]) for found in maps]
-    except (AssertionError, RuntimeError) as error:
-        shapes, problem = [], str(error).partition("\n")[0].rstrip(".")
-    if type(model).__name__ in ONE_SIZE:
-        shapes, problem = [], "its relative positions are not interpolated"
-    if shapes != [tuple(s // info["reduction"] for s in size) for info in model.feature_info]:
+    except (AssertionError, RuntimeError):
+        shapes = []
+    wanted = [tuple(s // info["reduction"] for s in size) for info in model.feature_info]
+    if type(model).__name__ in ONE_SIZE or shapes != wanted:
         raise InvalidOption(
-            f"dynamic: {NAMESPACE}{name} takes images of one size, "
-            f"{'x'.join(map(str, spec.image_size))} ({problem}); leave dynamic out, or pass "
-            "image_size="
+            f"dynamic = True: {NAMESPACE}{name} takes images of one size, "
+            f"{'x'.join(map(str, spec.image_size))} px; pass dynamic=False"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import pickle
 
 import onnxruntime
@@ -68,6 +69,7 @@ def test_each_family_gives_the_maps_of_its_blocks(name):
 
 
 HIERARCHICAL = ("swin_tiny_patch4_window7_224", "swinv2_cr_tiny_ns_224", "pvt_v2_b0")
+ONE_SIZE = {"pit_ti_224": 3, "hiera_tiny_224": 4, "levit_128s": 3}  # with their stages
 PLAIN = ("vit_dwee_patch16_reg1_gap_256", "xcit_nano_12_p8_224")
 
 
@@ -93,11 +95,44 @@ def test_networks_of_timm_give_the_maps_of_timm(name):
     assert [x.shape for x in features(images(95, 154))] == [x.shape for x in found]
 
 
+@torch.no_grad()
 def test_networks_of_timm_with_one_size():
-    with refuses(vitzoo.InvalidOption, "timm/pit_ti_224", "224x224", "leave dynamic out"):
+    with refuses(vitzoo.InvalidOption, "timm/pit_ti_224", "224x224 px; pass dynamic=False"):
         vitzoo.backbone("timm/pit_ti_224", device="meta")
-    maps = vitzoo.backbone("timm/pit_ti_224", dynamic=False, out=3).eval()(images(224, 224))
-    assert [x.shape[1] for x in maps] == [64, 128, 256]
+    for name, stages in ((f"timm/{name}", count) for name, count in ONE_SIZE.items()):
+        features = vitzoo.backbone(name, dynamic=False, out=stages).eval()
+        batch = images(*features.image_size)
+        expected = features.network.forward_intermediates(batch, intermediates_only=True)
+        found = features(batch)
+        assert [x.shape[1] for x in found] == features.channels
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        for size in ((96, 96), (250, 250)):
+            with refuses(vitzoo.InvalidInput, size, "(224, 224) px only", "resize"):
+                features(images(*size))
+
+
+@torch.no_grad()
+def test_pyramids_of_networks_with_one_size():
+    made = functools.partial(vitzoo.backbone, "timm/hiera_tiny_224", dynamic=False)
+    with refuses(vitzoo.InvalidOption, "(224, 224) px", "[8, 16, 32, 64]", "'scales': (4, 2, 1)"):
+        made(pyramid=True, device="meta")
+    maps = made(pyramid={"scales": (4, 2, 1), "channels": 8}).eval()(images(224, 224))
+    assert [tuple(x.shape[1:]) for x in maps] == [(8, 28, 28), (8, 14, 14), (8, 7, 7)]
+    with refuses(vitzoo.InvalidOption, "[16, 32, 64, 128]", "leave pyramid out"):
+        vitzoo.backbone("timm/levit_128s", dynamic=False, pyramid=True, device="meta")
+
+
+@torch.no_grad()
+def test_own_networks_with_one_size():
+    features = small(dynamic=False)
+    assert torch.equal(features(images(32, 32))[0], small()(images(32, 32))[0])
+    for size in ((31, 32), (40, 32)):
+        with refuses(vitzoo.InvalidInput, size, "leave dynamic=False out"):
+            features(images(*size))
+    spec = {**SMALL, "image_size": 40}
+    with refuses(vitzoo.InvalidOption, "[2, 4, 8, 16]", "(40, 40) px", "leave dynamic=False out"):
+        vitzoo.backbone(spec, dynamic=False, pyramid=True)
+    assert vitzoo.backbone({**spec, "image_size": 48}, dynamic=False, pyramid=True)
 
 
 def test_what_other_libraries_read():
@@ -300,6 +335,8 @@ def test_widths_that_differ_have_no_common_number():
         (torch.zeros(3, 9, 9), ["(3, 9, 9)", "images[None]"]),
         (torch.zeros(2, 3, 9, 9, dtype=torch.uint8), ["torch.uint8", "vitzoo.transform(model)"]),
         ([torch.zeros(3, 9, 9)], ["list of 1 items", "torch.stack(images)"]),
+        (torch.zeros(0, 3, 9, 9), ["one image of 1 px or more", "(0, 3, 9, 9)"]),
+        (torch.zeros(2, 3, 0, 9), ["one image of 1 px or more", "(2, 3, 0, 9)"]),
         (torch.zeros(2, 3, 9, 9, dtype=torch.float64), ["torch.float64", "torch.float32"]),
     ],
     ids=str,

@@ -112,6 +112,18 @@ def check_backbone(spec):
                 assert torch.equal(found, as_map(outputs[name], found.shape))
 
 
+def check_one_size(spec):
+    """Without padding, all maps of an image of the network's size are those of the network."""
+    network = fill(vitzoo.create(spec["variant"], num_classes=0)).eval()
+    backbone = vitzoo.backbone(network, out=len(network.feature_info), dynamic=False)
+    batch = images(backbone, backbone.image_size)
+    with torch.inference_mode():
+        expected = network.forward_intermediates(batch, intermediates_only=True)
+        for found, wanted, width in zip(backbone(batch), expected, backbone.channels, strict=True):
+            assert torch.equal(found, wanted)
+            assert found.shape[1] == width
+
+
 def check_pyramid(spec):
     """The maps have the strides of the pyramid; it is trained, and gradients reach the blocks."""
     backbone = made(spec, out=1, pyramid={"channels": 8, "top": True}).train()
@@ -149,6 +161,8 @@ def test_a_cell(family, cell, tmp_path):
         if family in CANNOT:
             with refuses(InvalidOption, spec["variant"], "images of one size"):
                 vitzoo.backbone(spec)
+            if cell == "backbone":
+                check_one_size(spec)
         elif check:
             check(spec)
         elif family in TOOL["NO_ONNX"]:

@@ -30,6 +30,7 @@ from vitzoo.schema.terms import CORE_BUILDER
 
 POOLS = ("pool", "attn_pool")
 RETURNS = ("list", "dict", "output")
+FREE = "leave dynamic=False out of backbone()"
 DECIDED = {  # options of `create` that a backbone decides
     "num_classes": "a backbone has no classifier",
     "head": "a backbone has no classifier",
@@ -162,7 +163,7 @@ class Backbone(nn.Module):
         """Map (b, c, h, w) images to feature maps, in the form that `returns` names."""
         maps = self.network.forward_intermediates(
             self._padded(images),
-            self._results,
+            indices=self._results,
             norm=self.norm,
             stop_early=True,
             intermediates_only=True,
@@ -187,10 +188,24 @@ class Backbone(nn.Module):
             raise InvalidInput(explained(images, channels, self.image_size))
         height, width = images.shape[2:]
         check_images(images, channels, (height, width))
+        if not images.numel():
+            raise InvalidInput(f"expected one image of 1 px or more, got {tuple(images.shape)}")
+        if not self._any_size:
+            if (height, width) != self.image_size:
+                own = isinstance(self.network, VisionTransformer)
+                raise InvalidInput(
+                    f"the backbone takes images of {self.image_size} px only, got "
+                    f"{(height, width)}; resize the images{f', or {FREE}' * own}"
+                )
+            return images
         below, right = -height % self._multiple[0], -width % self._multiple[1]
         # A compiled graph has no branch: it would be compiled for each combination of sides.
         pads = torch.compiler.is_compiling() or below or right
         return F.pad(images, (0, right, 0, below)) if pads else images
+
+    @property
+    def _any_size(self) -> bool:
+        return bool(getattr(self.network, "dynamic", False))
 
     def train(self, mode: bool = True) -> Backbone:
         """Set training mode; frozen modules stay in evaluation mode."""
@@ -263,6 +278,8 @@ class Backbone(nn.Module):
                 + ("prefix_tokens" if self.prefix_tokens else "out, or name one block in it")
             )
         strides = self.feature_info.reduction()
+        if self.pyramid is not None and not self._any_size:
+            self._check_whole_maps(strides)
         if self.returns == "dict" and any(stride % 1 for stride in strides):
             stride = self.network.feature_info[self._results[-1]]["reduction"]
             whole = tuple(scale for scale in SCALES if not stride / scale % 1)
@@ -274,6 +291,19 @@ class Backbone(nn.Module):
         if self.prefix_tokens and "return_prefix_tokens" not in known:
             raise InvalidOption(
                 f"{type(self.network).__name__} returns no prefix tokens; leave out prefix_tokens"
+            )
+
+    def _check_whole_maps(self, strides: list[float]) -> None:
+        """Raise InvalidOption for maps of another stride than is stated: no image is padded."""
+        side = math.gcd(*self.image_size)
+        stride = self.network.feature_info[self._results[-1]]["reduction"]
+        if any(side % each for each in (stride, *strides)):
+            whole = () if side % stride else tuple(s for s in SCALES if not side % (stride / s))
+            fix = f"pass pyramid={{'scales': {whole}}}" if whole else "leave pyramid out"
+            fix = FREE if isinstance(self.network, VisionTransformer) else fix
+            raise InvalidOption(
+                f"pyramid: the network takes images of {self.image_size} px only, and the maps "
+                f"have strides {strides}, not all of which divide it; {fix}"
             )
 
 
