@@ -70,6 +70,7 @@ def test_each_family_gives_the_maps_of_its_blocks(name):
 
 HIERARCHICAL = ("swin_tiny_patch4_window7_224", "swinv2_cr_tiny_ns_224", "pvt_v2_b0")
 ONE_SIZE = {"pit_ti_224": 3, "hiera_tiny_224": 4, "levit_128s": 3}  # with their stages
+STEMS = ("patch_embed.", "patch_embeds.0.")
 PLAIN = ("vit_dwee_patch16_reg1_gap_256", "xcit_nano_12_p8_224")
 
 
@@ -214,6 +215,38 @@ def test_frozen_stages():
     assert trained == {name for name in named if "blocks.2." in name}
 
 
+def test_frozen_counts_blocks_as_freeze_does():
+    features = small(frozen=2, drop_path={"name": "linear", "rate": 0.9, "mode": "subset"})
+    frozen = {n for n, p in features.network.named_parameters() if not p.requires_grad}
+    assert frozen - {"norm.weight", "norm.bias"} == set(
+        vitzoo.freeze(vitzoo.create(SMALL, num_classes=0, head="none"), until=2)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [
+        ("swin_tiny_patch4_window7_224", "layers.2."),
+        ("twins_svt_small", "blocks.2."),
+        ("pit_ti_224", "transformers.2."),
+        ("hiera_tiny_224", "blocks.3."),  # the first block of the third stage
+        ("levit_128s", "stages.2."),
+    ],
+)
+def test_frozen_counts_stages_as_out_does(name, stage):
+    model = vitzoo.create(f"timm/{name}", num_classes=0)
+    modes = [m.training for m in model.eval().modules()]
+    features = vitzoo.backbone(model, frozen=2, out=[1, -1], dynamic=False)
+    assert [m.training for m in model.modules()] == modes
+    first, last = copy.deepcopy(features)(images(*features.image_size))
+    assert not first.requires_grad
+    assert last.requires_grad
+    named = dict(features.network.named_parameters())
+    assert all(p.requires_grad for n, p in named.items() if n.startswith(stage))
+    assert any(n.startswith(stage) for n in named)
+    assert not any(p.requires_grad for n, p in named.items() if n.startswith(STEMS))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @torch.no_grad()
 def test_autocast(dtype):
@@ -315,8 +348,8 @@ def test_arguments_that_are_not_possible():
         vitzoo.backbone(vitzoo.create(SMALL), image_size=64)
     with refuses(option, "returns='output'", "prefix_tokens"):
         small(returns="output", prefix_tokens=True)
-    for frozen in (-1, 4, True, "all"):
-        with refuses(option, "frozen", "0 for none", "0 to 3", repr(frozen)):
+    for frozen in (-1, 4, True, 2.0, "all"):
+        with refuses(option, "frozen", "from 0 (nothing) to 3", f"got {frozen!r}"):
             small(frozen=frozen)
 
 

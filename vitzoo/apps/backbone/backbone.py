@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitzoo.apps.backbone.feature_info import FeatureInfo
+from vitzoo.apps.backbone.frozen import parameters_before
 from vitzoo.apps.backbone.pyramid import SCALES, SimpleFeaturePyramid
-from vitzoo.apps.train.freeze import freeze
 from vitzoo.errors import InvalidInput, InvalidOption, MissingDependency, short_repr
 from vitzoo.factory import create
 from vitzoo.keywords import check_choice
@@ -62,8 +62,9 @@ def backbone(
         norm: whether the final norm acts on each result.
         prefix_tokens: return pairs of a map and its (b, p, d) prefix tokens (class token and
             registers).
-        frozen: number of first blocks that are not trained. They, and all before them, get no
-            gradients and stay in evaluation mode. With 0, everything is trained.
+        frozen: number of first blocks that are not trained, counted as in `out`. They, and all
+            before them, get no gradients and stay in evaluation mode. With 0, everything is
+            trained.
         returns: `list`; `dict` for names and maps, as torchvision's detectors need them; `output`
             for transformers' `BackboneOutput`.
         dynamic: whether images of any size are taken. False: only those of `image_size`, for
@@ -326,17 +327,16 @@ def _indices(out: Any, count: int) -> list[int]:
     return found
 
 
-def _freeze(network: nn.Module, layers: object) -> None:
-    """Freeze the first layers of a network and all before them, or nothing for 0 layers."""
-    if type(layers) is int and layers == 0:
-        return
-    try:
-        freeze(network, until=layers if type(layers) is int else -1)
-    except InvalidOption as error:
+def _freeze(network: Any, count: Any) -> None:
+    """Freeze what the first results depend on, or nothing for 0 results."""
+    blocks = len(network.feature_info)
+    if type(count) is not int or not 0 <= count <= blocks:
         raise InvalidOption(
-            f"frozen must be the number of first blocks, 0 for none, got {short_repr(layers)}; "
-            f"freeze() says: {error}"
-        ) from error
+            f"frozen must be a whole number from 0 (nothing) to {blocks} (all blocks or stages), "
+            f"got {short_repr(count)}"
+        )
+    for parameter in parameters_before(network, count) if count else ():
+        parameter.requires_grad_(False)
 
 
 def _described(info: Mapping[str, Any], *, norm: bool) -> dict[str, Any]:
