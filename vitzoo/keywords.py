@@ -21,6 +21,7 @@ KINDS: dict[str, Any] = {  # words of a message, and the type
     "a tuple": Iterable,
     "a function": Callable,
     "None": type(None),
+    "a boolean": bool,
 }
 
 

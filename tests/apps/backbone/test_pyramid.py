@@ -107,9 +107,9 @@ def test_strides_follow_from_the_patch_and_need_not_be_whole():
     assert pyramid(top=True).strides == [4, 8, 16, 32, 64]
     assert pyramid(stride=14).strides == [3.5, 7, 14, 28]
     assert pyramid(stride=32).strides == [8, 16, 32, 64]
-    chosen = pyramid(stride=8, scales=(1, 4))
-    assert chosen.strides == [8, 2]
-    assert [tuple(m.shape[2:]) for m in chosen(randn(1, DIM, 3, 5))] == [(3, 5), (12, 20)]
+    chosen = pyramid(stride=8, scales=[4, 1])
+    assert chosen.strides == [2, 8]
+    assert [tuple(m.shape[2:]) for m in chosen(randn(1, DIM, 3, 5))] == [(12, 20), (3, 5)]
     assert {key.partition(".")[0] for key in chosen.state_dict()} == {"simfp_1", "simfp_3"}
 
 
@@ -120,9 +120,14 @@ def test_without_a_norm_the_convolutions_have_a_bias():
 
 
 def test_options_that_the_pyramid_has_not_are_refused():
-    for scales in ((4, 3), (2, 2), (), ("4",)):
+    for scales in ((4, 3), (2, 2), (), ("4",), (1, 2)):
         with refuses(InvalidOption, repr(scales), "4, 2, 1, 0.5", "each once"):
             pyramid(scales=scales)
+    for channels in (0, -4, 1.5, True):
+        with refuses(InvalidOption, "channels must be a positive whole number", channels):
+            pyramid(channels=channels)
+    with refuses(InvalidOption, "top must be a boolean, got 2"):
+        pyramid(top=2)
     with refuses(InvalidOption, "scales must be a sequence", 4):
         pyramid(scales=4)
     with refuses(UnknownOption, "norm must be one of layer, none", "'layr'"):

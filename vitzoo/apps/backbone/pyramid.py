@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitzoo.errors import InvalidOption
+from vitzoo.errors import InvalidOption, short_repr
 from vitzoo.keywords import check_choice, check_types
 
 SCALES = (4, 2, 1, 0.5)  # sides of a map per side of the network's map
@@ -45,7 +45,7 @@ class SimpleFeaturePyramid(nn.Module):
         embed_dim: channels of the given map.
         stride: px of the image per position of the given map, such as the patch size.
         channels: channels of each result.
-        scales: one or more of 4, 2, 1 and 0.5, each once.
+        scales: one or more of 4, 2, 1 and 0.5, each once, in this order.
         norm: "layer", a LayerNorm of the channels after each convolution, or "none".
         top: whether one more result follows, every second position of the last one.
 
@@ -53,7 +53,7 @@ class SimpleFeaturePyramid(nn.Module):
         strides: px of the image per position of each result; at patch size 14, not all are whole.
 
     Raises:
-        InvalidOption: a scale is unknown or given twice; `norm` is unknown.
+        InvalidOption: an option has another value.
 
     Source: arXiv:2203.16527, section 3; tensors have the names of detectron2's
     `SimpleFeaturePyramid`, where `simfp_N` computes the map of stride 2 ** N.
@@ -71,10 +71,16 @@ class SimpleFeaturePyramid(nn.Module):
     ) -> None:
         super().__init__()
         check_choice("norm", norm, NORMS)
-        check_types("SimpleFeaturePyramid", scales=(scales, "a sequence"))
+        check_types("pyramid", scales=(scales, "a sequence"), top=(top, "a boolean"))
         scales = tuple(scales)
-        if not scales or any(s not in SCALES or scales.count(s) > 1 for s in scales):
-            raise InvalidOption(f"scales must be some of {SCALES}, each once, got {scales!r}")
+        if not scales or scales != tuple(s for s in SCALES if s in scales):
+            raise InvalidOption(
+                f"scales must be some of {SCALES}, each once and in this order, got {scales!r}"
+            )
+        if type(channels) is not int or channels < 1:
+            raise InvalidOption(
+                f"channels must be a positive whole number, got {short_repr(channels)}"
+            )
         self.top, self.channels = top, channels
         strides = [stride / scale for scale in scales]
         self.names = [f"simfp_{math.floor(math.log2(s))}" for s in strides]
