@@ -63,6 +63,7 @@ INSTEAD = {  # of arguments of timm and transformers; {} is their value
     "before the head, where model.fc_norm is nn.Identity(): model.fc_norm = torch.nn.Dropout({})",
     **dict.fromkeys(("pos_drop_rate", "proj_drop_rate"), f"dropout={{}} {EVERYWHERE}"),
     **dict.fromkeys(("features_only", "out_indices"), ANY_MODEL),
+    **dict.fromkeys(("frozen", "out", "pyramid"), "it is an argument of vitzoo.backbone"),
     "img_size": "pass image_size={}",
     "dynamic_img_size": "pass dynamic={}",
     "num_labels": "pass num_classes={}",
@@ -71,7 +72,7 @@ INSTEAD = {  # of arguments of timm and transformers; {} is their value
 Part = str | Mapping[str, Any] | nn.Module
 
 
-def _hint(name: str, value: object) -> str:
+def hint(name: str, value: object) -> str:
     """Return how to pass a setting that is no argument of `create`, empty if it is unknown."""
     if name in INSTEAD:
         return INSTEAD[name].format(short_repr(value))
@@ -93,7 +94,7 @@ def _hint(name: str, value: object) -> str:
     return ""
 
 
-@check_keywords(_hint)
+@check_keywords(hint)
 def create(
     name: str | os.PathLike[str] | Mapping[str, Any] | Spec,
     *,

@@ -62,6 +62,7 @@ def check_choice(name: str, value: object, known: Iterable[str]) -> None:
 
 def check_keywords(
     hint: Callable[[str, object], str] = lambda _name, _value: "",
+    passed_to: Callable[..., Any] | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a function raise `UnknownOption` for a keyword argument that it does not have.
 
@@ -72,6 +73,7 @@ def check_keywords(
     Args:
         hint: maps the unknown name and its value to the text of a fix. If the text is empty, the
             error suggests the arguments with the most similar names, or lists all arguments.
+        passed_to: a function that gets the other arguments of `function`, so has them too.
 
     >>> @check_keywords()
     ... def resize(size: int, *, method: str = "bicubic") -> int:
@@ -87,6 +89,8 @@ def check_keywords(
         called = function.__name__
         if called == "__init__":
             called, known = function.__qualname__.split(".")[-2], known[1:]
+        if passed_to:
+            known = [*dict.fromkeys([*known, *list(signature(passed_to).parameters)[1:]])]
 
         @wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -335,13 +335,28 @@ def test_arguments_that_are_not_possible():
     for out in (0, 4, [3], [0, 0], [], "2", [-4], True, [1.0]):
         with refuses(option, "results 0 to 2", "out", "1 to 3", repr(out)):
             small(out=out)
-    for name in ("num_classes", "head", "pool"):
-        with refuses(option, f"{name}=", "leave it out"):
+    for name in ("num_classes", "head", "pool", "class_embeddings", "labels", "logit_scale"):
+        with refuses(option, f"{name}=", "a backbone has no classifier; leave it out"):
             small(**{name: 0})
     with refuses(unknown, "returns", "list, dict, output", "'tuple'"):
         small(returns="tuple")
-    with refuses(unknown, "pretraned", "pretrained"):
-        small(pretraned=True)
+    for wrong, meant in {
+        "pretraned": "did you mean 'pretrained'",
+        "frozn": "did you mean 'frozen'",
+        "pyrmid": "did you mean 'pyramid'",
+        "out_indices": "pass out=1",
+        "features_only": "leave it out",
+        "num_labels": "a backbone has no classifier",
+        "drop_path_rate": "pass drop_path=1",
+    }.items():
+        with refuses(unknown, f"backbone() has no argument {wrong!r}; {meant}"):
+            small(**{wrong: 1})
+    for name in ("frozen", "pyramid", "out"):
+        with refuses(unknown, "create() has no argument", "vitzoo.backbone"):
+            vitzoo.create(SMALL, **{name: 1})
+    for name in ("norm", "prefix_tokens", "dynamic"):
+        with refuses(option, f"{name} must be a boolean, got 'layer'"):
+            small(**{name: "layer"})
     with refuses(option, "Linear", "vitzoo.create"):
         vitzoo.backbone(nn.Linear(1, 1))
     with refuses(option, "image_size=", "built already"):

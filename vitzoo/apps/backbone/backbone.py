@@ -17,8 +17,8 @@ from vitzoo.apps.backbone.feature_info import FeatureInfo
 from vitzoo.apps.backbone.frozen import parameters_before
 from vitzoo.apps.backbone.pyramid import SCALES, SimpleFeaturePyramid
 from vitzoo.errors import InvalidInput, InvalidOption, MissingDependency, short_repr
-from vitzoo.factory import create
-from vitzoo.keywords import check_choice
+from vitzoo.factory import create, hint
+from vitzoo.keywords import check_choice, check_keywords, check_types
 from vitzoo.network.build import construct, make_dynamic
 from vitzoo.network.inputs import check_images, explained
 from vitzoo.network.model import VisionTransformer
@@ -31,13 +31,20 @@ from vitzoo.schema.terms import CORE_BUILDER
 POOLS = ("pool", "attn_pool")
 RETURNS = ("list", "dict", "output")
 FREE = "leave dynamic=False out of backbone()"
-DECIDED = {  # options of `create` that a backbone decides
-    "num_classes": "a backbone has no classifier",
-    "head": "a backbone has no classifier",
-    "pool": "a backbone has no classifier",
+DECIDED = {"num_classes", "head", "pool", "class_embeddings", "labels", "logit_scale", "logit_bias"}
+NO_HEAD = "a backbone has no classifier; leave it out"
+INSTEAD = {  # of arguments of timm and transformers; {} is their value
+    "out_indices": "pass out={}",
+    "features_only": "leave it out",
+    **dict.fromkeys(("num_labels", "global_pool"), NO_HEAD),
 }
 
 
+def _hint(name: str, value: object) -> str:
+    return INSTEAD[name].format(short_repr(value)) if name in INSTEAD else hint(name, value)
+
+
+@check_keywords(_hint, create)
 def backbone(
     source: str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module,
     *,
@@ -80,7 +87,8 @@ def backbone(
     [(1, 192, 6, 9), (1, 192, 6, 9)]
     """
     for name in options.keys() & DECIDED:
-        raise InvalidOption(f"backbone() takes no {name}=: {DECIDED[name]}; leave it out")
+        raise InvalidOption(f"backbone() takes no {name}=: {NO_HEAD}")
+    check_types("backbone", dynamic=(dynamic, "a boolean"))
     model = is_model(source)
     if model and options:
         raise InvalidOption(
@@ -145,6 +153,9 @@ class Backbone(nn.Module):
     ) -> None:
         super().__init__()
         check_choice("returns", returns, RETURNS)
+        check_types(
+            "backbone", norm=(norm, "a boolean"), prefix_tokens=(prefix_tokens, "a boolean")
+        )
         info = [_described(each, norm=norm) for each in network.feature_info]
         self.network = network
         self.norm, self.prefix_tokens, self.returns = norm, prefix_tokens, returns
