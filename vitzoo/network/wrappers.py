@@ -20,10 +20,12 @@ def network_of(model: Any) -> Any:
     network = unwrapped(model)
     if isinstance(getattr(network, "spec", None), Spec):
         return network
-    raise InvalidOption(
-        f"{type(network).__name__} has no spec; pass a model made by vitzoo.create, alone or in a "
-        "wrapper of torch or PEFT"
-    )
+    name = type(network).__name__
+    fix = "a model made by vitzoo.create, alone or in a wrapper of torch or PEFT"
+    inner = getattr(network, "network", None)
+    if isinstance(getattr(inner, "spec", None), Spec):  # a Backbone
+        fix = f"its network, {name.lower()}.network"
+    raise InvalidOption(f"{name} has no spec; pass {fix}")
 
 
 def unwrapped(model: Any, *, compiled: bool = True) -> Any:

@@ -177,6 +177,18 @@ def test_no_classifier_is_made():
     assert features.network.num_classes == 0
 
 
+def test_other_functions_take_the_network_of_a_backbone(tmp_path):
+    features = small()
+    for use in (
+        vitzoo.transform,
+        vitzoo.backbone,
+        lambda net: vitzoo.save(net, tmp_path / "x.safetensors"),
+    ):
+        with refuses(vitzoo.InvalidOption, "Backbone", "pass its network, backbone.network"):
+            use(features)
+    assert vitzoo.transform(features.network)
+
+
 def test_copies_and_files():
     features = small(frozen=1)
     batch = images(24, 40)
