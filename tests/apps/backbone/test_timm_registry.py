@@ -172,6 +172,10 @@ REFUSED = {
     "TorchScript": ({"scriptable": True}, InvalidOption, "torch.export"),
     "a cache": ({"cache_dir": "here"}, InvalidOption, "VITZOO_HOME"),
     "some tensors": ({"pretrained_strict": False}, InvalidOption, "leave it out"),
+    "two sizes": ({"img_size": 56, "image_size": 28}, InvalidOption, "img_size = 56", "= 28"),
+    "two rates": ({"drop_path_rate": 0.1, "drop_path": 0.2}, InvalidOption, "drop_path = 0.2"),
+    "dynamic and not": ({"dynamic_img_size": True, "dynamic": False}, InvalidOption, "leave one"),
+    "two pools": ({"global_pool": "avg", "pool": "cls"}, InvalidOption, "'avg'", "pool = 'cls'"),
     "a URL": ({"pretrained_cfg_overlay": {"url": "https://a.b/c"}}, InvalidOption, "https://a.b/c"),
     "the Hub": ({"pretrained_cfg_overlay": {"hf_hub_id": "a/b"}}, InvalidOption, "'a/b'", "tag"),
 }

@@ -25,6 +25,7 @@ ELSEWHERE = ("url", "hf_hub_id", "source")  # where timm would download from
 OF_USER = ("file", "state_dict")  # which timm reads without a download
 FOR_TIMM = ("features_only", "pretrained_strict", "cache_dir", "pretrained_model_args")
 RENAMED = {"img_size": "image_size", "drop_path_rate": "drop_path", "dynamic_img_size": "dynamic"}
+TWICE = (*RENAMED.items(), ("global_pool", "pool"))  # the argument of timm, and that of `create`
 # Rates that timm's scripts always pass. `create` explains those that it does not have.
 RATES = ("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "drop_block_rate")
 
@@ -158,6 +159,7 @@ def _made(
             config = replace(config, state_dict=dict(tensors))
         make = models.model_entrypoint(_own_name(variant))
         return _without_tensors(make(pretrained, pretrained_cfg=config, **arguments))
+    _check_once(arguments)
     source = f"{variant.name}:{row.name}" if row else variant.name
     before = _sizes(_described(variant.spec, row))
     stated = dict(_sizes(vars(config)).items() - before.items())
@@ -194,6 +196,14 @@ def _check(arguments: Mapping[str, Any]) -> None:
         raise InvalidOption(
             "pretrained_strict must be True, since vitzoo leaves no tensor out; leave it out"
         )
+
+
+def _check_once(arguments: Mapping[str, Any]) -> None:
+    """Raise InvalidOption for two values of one setting."""
+    for names in TWICE:
+        if all(name in arguments for name in names):
+            both = " and ".join(f"{name} = {short_repr(arguments[name])}" for name in names)
+            raise InvalidOption(f"{both} are one setting, expected one value; leave one out")
 
 
 def _without_tensors(model: nn.Module) -> nn.Module:
