@@ -112,6 +112,11 @@ class SharesLayer(Cosine):
         return super().forward(self.layer(x), pre_logits)
 
 
+class DrawsLayer(SharesLayer):
+    def reset(self, num_classes):
+        return Cosine.reset(self, num_classes)
+
+
 class Detaches(Cosine):
     def forward(self, x, pre_logits=False):
         return super().forward(x.detach(), pre_logits)
@@ -135,6 +140,7 @@ HEADS = testing.checks.heads
         (HEADS.check_reset, ForgetsTokens, "reset(7) gives tokens None, expected 2"),
         (HEADS.check_reset, ResetsItself, "reset changes the outputs of the old head"),
         (HEADS.check_reset, SharesLayer, "after reset both heads share layer.weight, layer.bias"),
+        (HEADS.check_reset, DrawsLayer, "reset(7) gives other pre-logits than this head"),
     ],
 )
 def test_a_broken_head(blames, check, part, words):

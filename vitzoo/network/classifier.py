@@ -46,9 +46,10 @@ class Classifier(Network):
         return self.head
 
     def reset_classifier(self, num_classes: int) -> None:
-        """Replace the head by a new one of the same kind, and remove the labels.
+        """Replace the classifier by a new one of the same kind, and remove the labels.
 
-        A module that is no `vitzoo.parts.Head` is replaced by a linear head.
+        Layers before it, such as `head.pre_logits`, stay. A module that is no `vitzoo.parts.Head`
+        is replaced by a linear head.
 
         Args:
             num_classes: k; with 0 the new head has no classifier.

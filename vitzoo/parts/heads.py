@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -105,12 +107,14 @@ class PreLogitsHead(nn.Module):
             zeros_(self.fc)
 
     def reset(self, num_classes: int) -> nn.Module:
-        return PreLogitsHead(
+        fresh = PreLogitsHead(
             in_dim=self.in_dim,
             num_classes=num_classes,
             hidden_dim=self.pre_logits_dim,
             activation=self.activation,
         )
+        fresh.pre_logits = _copied(self.pre_logits, fresh.pre_logits)
+        return fresh
 
     def forward(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         x = self.activation(self.pre_logits(x))  # (b, hidden)
@@ -182,12 +186,14 @@ class CosineHead(nn.Module):
             self.logit_bias = nn.Parameter(torch.zeros(())) if logit_bias else None
 
     def reset(self, num_classes: int) -> nn.Module:
-        return CosineHead(
+        fresh = CosineHead(
             in_dim=self.in_dim,
             num_classes=num_classes,
             width=self.width,
             logit_bias=self.sigmoid,
         )
+        fresh.proj = _copied(self.proj, fresh.proj)
+        return fresh
 
     def forward(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         x = self.proj(x)  # (b, width)
@@ -195,6 +201,11 @@ class CosineHead(nn.Module):
             return x
         logits = self.logit_scale * self.fc(F.normalize(x, dim=-1))
         return logits if self.logit_bias is None else logits + self.logit_bias
+
+
+def _copied(layer: Any, fresh: Any) -> Any:
+    """Return a copy of a layer, or the fresh one where the layer has no data, on `meta`."""
+    return fresh if any(p.is_meta for p in layer.parameters()) else deepcopy(layer)
 
 
 def classes_of(head: nn.Module) -> int:

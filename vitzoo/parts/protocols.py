@@ -121,7 +121,7 @@ class Head(Protocol):
     pre_logits_dim: int
 
     def reset(self, num_classes: int) -> Head:
-        """Return a new head of the same kind for another number of classes."""
+        """Return a head of the same kind with a new classifier, and the same pre-logits."""
 
     def __call__(self, x: Tensor, /, pre_logits: bool = False) -> Tensor:
         """Map (b, d), or (b, tokens, d), to (b, k) logits or (b, pre_logits_dim) pre-logits."""

@@ -11,7 +11,10 @@ from vitzoo.testing.checks.modules import shared
 from vitzoo.testing.subject import ModuleSubject, draw, fill, shape_of
 
 __tracebackhide__ = True
-RESET = "reset(num_classes) returns a new head of the same kind and does not change this head"
+RESET = (
+    "reset(num_classes) returns a head of the same kind with a new classifier and the same "
+    "pre-logits, and does not change this head"
+)
 NO_CLASSES = "with num_classes=0 a head has no classifier and returns the pre-logits"
 CALL = (
     "a call (x, pre_logits=False) returns (b, num_classes), with pre_logits=True "
@@ -65,12 +68,12 @@ def check_no_classes(subject: Head) -> None:
 
 
 def check_reset(subject: Head) -> None:
-    """`reset(num_classes)` returns a new head with other classes and the same `pre_logits_dim`. The
-    two heads share no parameters, and the first does not change.
+    """`reset(num_classes)` returns a head with other classes and the same pre-logits. The two heads
+    share no parameters, and the first does not change.
     """
     part: Any = fill(subject.part())
     with torch.no_grad():
-        before = part(*subject.inputs())
+        before, features = part(*subject.inputs()), part(*subject.inputs(), pre_logits=True)
     for num_classes in (7, 0):
         with subject.doing(f"reset({num_classes}) is called", RESET):
             fresh: Any = part.reset(num_classes)
@@ -82,6 +85,10 @@ def check_reset(subject: Head) -> None:
             same = getattr(fresh, name, None) == value
             subject.require(same, f"{problem}, expected {value}", RESET)
         _require_shapes(subject, fresh.eval())
+        with torch.no_grad():
+            found = fresh(*subject.inputs(), pre_logits=True)
+        problem = f"reset({num_classes}) gives other pre-logits than this head"
+        subject.require_same(found, features, problem, RESET)
         subject.require_none(shared(part, fresh), "after reset both heads share", RESET)
     with torch.no_grad():
         after = part(*subject.inputs())
