@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from textwrap import shorten
 from typing import Any
 
 import torch
@@ -93,7 +92,7 @@ class Embedded:
         if not self.computed:
             return f"{lines[0]}\nnothing was left to compute"
         named = zip(self.broken, self.reasons, strict=True)
-        lines += [f"error: {printable(key)}: {shorten(printable(why), 50)}" for key, why in named]
+        lines += [f"error: {printable(key)}: {printable(why)}" for key, why in named]
         if len(self.broken) == MOST_NAMED:
             lines.append("the column error has all of them")
         shares = ", ".join(f"{stage} {share:.0%}" for stage, share in self.shares.items())
