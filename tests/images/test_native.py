@@ -104,7 +104,7 @@ def test_grey_images():
 @pytest.mark.parametrize(
     ("options", "parts"),
     [
-        ({"native_size": 0}, ["patches", "1 to 262144", "0 (int)"]),
+        ({"native_size": 0}, ["native_size", "patches from 1 to 262144, got 0"]),
         ({"native_size": "yes"}, ["patches", "'yes'"]),
         ({"native_size": 64, "image_size": 32}, ["image_size=32", "native"]),
         ({"native_size": 64, "crop_pct": 0.9}, ["crop_pct=0.9", "native"]),
@@ -117,5 +117,6 @@ def test_values_are_checked(options, parts):
 
 
 def test_a_network_that_states_no_patches():
-    with refuses(InvalidOption, "timm/naflexvit_base_patch16_gap", "plugin", "native_size"):
+    fix = "leave native_size (--native-size) out"
+    with refuses(InvalidOption, "timm/naflexvit_base_patch16_gap", "plugin", fix):
         vitzoo.transform("timm/naflexvit_base_patch16_gap", native_size=True)

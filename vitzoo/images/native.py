@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from vitzoo.errors import ImageError, InvalidOption
-from vitzoo.schema.reader import describe
+from vitzoo.errors import ImageError, InvalidOption, short_repr
 from vitzoo.schema.spec import LIMITS
 
 SCALES = (1e-6, 100.0)  # of the image, between which the largest that fits is searched
@@ -18,8 +17,7 @@ def check_max_patches(value: object) -> int:
     if type(value) is int and 1 <= value <= most:
         return value
     raise InvalidOption(
-        f"the number of patches of a native size must be a whole number from 1 to {most}, got "
-        f"{describe(value)}"
+        f"native_size must be a number of patches from 1 to {most}, got {short_repr(value)}"
     )
 
 

@@ -181,8 +181,8 @@ def _check_native(spec: Spec, changes: Mapping[str, Any]) -> None:
     """Refuse native sizes for a network without a stated patch, and arguments that fix the size."""
     if not spec.embed_dim:
         raise InvalidOption(
-            f"transform(): native_size: {spec.variant} is built by a plugin that does not state "
-            "its patches, so it has no native sizes; leave native_size out, or pass image_size="
+            f"native_size: {spec.variant} is built by a plugin that does not state its patches, so "
+            "it has no native sizes; leave native_size (--native-size) out"
         )
     for name in ("image_size", "crop_pct", "crop_mode"):
         if name in changes:

@@ -161,7 +161,11 @@ def test_the_command(photos, net, single, tmp_path, run, option, patches):
     assert (bytes_of(tmp_path / "out") == bytes_of(single)) == (patches == PATCHES)
 
 
-@pytest.mark.parametrize("options", [("--native-size", "vit_digits"), ("--native-size=1.5", "x")])
+WRONG = [("--native-size", value) for value in ("vit_digits", "0", "-3")]
+WRONG += [(f"--native-size={value}", "x") for value in ("1.5", "0", "-30", "abc")]
+
+
+@pytest.mark.parametrize("options", WRONG)
 def test_a_value_of_the_option_that_is_no_number(options, run, tmp_path):
     code, _, stderr = run("embed", *options, tmp_path, "--out", tmp_path / "out")
     assert code == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,21 @@ NATIVE = "a number of patches, such as --native-size=256; without a number, put 
 
 def _patches(value: str | bool) -> int | bool:
     """Read the largest number of patches of an image; True stands for that of the network."""
-    return value is True or int(matched(r"\d{1,9}", str(value), NATIVE)[0])
+    return value is True or int(matched(r"[1-9]\d{0,8}", str(value), NATIVE)[0])
 
 
-@click.command("embed")
+class _Embed(click.Command):
+    """Refuses `--native-size=-3` as a value; click takes it for another option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        for given, after in pairwise([*args, ""]):
+            name, _, value = given.partition("=")
+            if name == "--native-size" and re.match(r"-\d", value or after):
+                _patches(value or after)
+        return super().parse_args(ctx, args)
+
+
+@click.command("embed", cls=_Embed)
 @click.argument("model", shell_complete=complete_names)
 @click.argument("sources", nargs=-1, required=True, metavar="SRC...")
 @click.option(
