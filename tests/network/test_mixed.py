@@ -194,7 +194,17 @@ def test_positions_that_cannot_move():
         ([torch.zeros(3, 8, 8), torch.zeros(3, 8, 8).int()], ["image 1", "torch.int32"]),
         ([torch.zeros(2, 3, 8, 8)], ["(2, 3, 8, 8)"]),
         (["photo.jpg"], ["image 0", "'photo.jpg'"]),
-        ([torch.zeros(3, 9, 8)], ["9x8", "8x8 patches", "16x8"]),
+        (
+            [torch.zeros(3, 8, 8), torch.zeros(3, 9, 8)],
+            [
+                "forward_packed: image 1",
+                "9x8",
+                "8x8 patches",
+                "are: 8x8 and 16x8",
+                "native_size=True",
+            ],
+        ),
+        ([torch.zeros(3, 5, 16)], ["image 0", "5x16", "the nearest that is: 8x16;"]),
         ({"input_ids": 1}, ["pixel_values", "spatial_shapes", "input_ids", "return_tensors"]),
         (
             {"pixel_values": torch.zeros(1, 4, 192), "spatial_shapes": torch.tensor([[3, 2]])},

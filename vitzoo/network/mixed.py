@@ -18,6 +18,8 @@ from vitzoo.parts.block import Blocks, MergingBlock
 from vitzoo.parts.drop_path import MaskDropPath
 from vitzoo.schema.reader import describe
 
+FIX = "vitzoo.transform(model, native_size=True) prepares an image"
+
 
 class Group(NamedTuple):
     """Images of one size in a packed sequence.
@@ -91,7 +93,10 @@ class MixedSizes(Sizes):
         groups, tokens = [], []
         for indices in sizes.values():
             batch = torch.stack([images[i] for i in indices])
-            model = self._sized(batch) if self._fits(batch) else self
+            try:
+                model = self._sized(batch) if self._fits(batch) else self
+            except InvalidInput as error:
+                raise InvalidInput(f"forward_packed: image {indices[0]}: {error}; {FIX}") from error
             tokens.append(model.embed(batch))  # (g, p + n, d)
             groups.append(Group(model, indices, tokens[-1].shape[1]))
         return groups, self._for_groups(groups).forward_features(_join(tokens))
@@ -211,7 +216,7 @@ def _by_size(images: Sequence[Tensor], channels: int) -> dict[tuple[int, int], l
             got = f"{image.dtype} of shape {tuple(image.shape)}" if tensor else describe(image)
             raise InvalidInput(
                 f"forward_packed: expected images as floating-point tensors ({channels}, h, w), "
-                f"got image {i} as {got}; vitzoo.transform(model, native_size=True) prepares one"
+                f"got image {i} as {got}; {FIX}"
             )
         sizes.setdefault((image.shape[1], image.shape[2]), []).append(i)
     if not sizes:

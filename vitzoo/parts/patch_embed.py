@@ -130,9 +130,10 @@ def tiled(
         above = tuple(-(-i // step) * step for i, step in sides)
         sizes = (image_size, patch_size, grid_multiple, below, above)
         image, patch, group, smaller, larger = ("x".join(map(str, size)) for size in sizes)
+        nearest = f"is: {larger}" if below == above else f"are: {smaller} and {larger}"
         groups = "" if grid_multiple == (1, 1) else f" in groups of {group}"
         raise InvalidOption(
             f"image_size {image} is not a whole number of {patch} patches{groups}; "
-            f"the nearest that are: {smaller} and {larger}"
+            f"the nearest that {nearest}"
         )
     return image_size[0] // patch_size[0], image_size[1] // patch_size[1]
