@@ -152,6 +152,9 @@ def test_files_that_are_refused(tmp_path):
     safetensors.torch.save_file({"text_embeds": VECTORS}, file)
     with refuses(CheckpointError, file, "no tensor 'class_embeddings'", "text_embeds"):
         vitzoo.create(SPEC, class_embeddings=file)
+    saved = vitzoo.save(vitzoo.create(SPEC, **GOOD), tmp_path / "saved.safetensors")
+    with refuses(CheckpointError, saved, "a file of vitzoo.save", "create(path)"):
+        vitzoo.create(SPEC, class_embeddings=saved)
     for text, error, words in (
         ("one, two", CheckpointError, ["labels", "JSON"]),
         ('["a", 2, "c"]', InvalidOption, ["2 (int)"]),

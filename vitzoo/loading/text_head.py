@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from vitzoo.checkpoint.checkpoint import open_file
+from vitzoo.checkpoint.saved import METADATA
 from vitzoo.errors import CheckpointError, InvalidOption, short_repr
 from vitzoo.files.names import on_hub
 from vitzoo.files.strict_json import strict_json
@@ -147,9 +148,11 @@ def _read(path: Path, source: str) -> dict[str, Any]:
     file = open_file(path)
     names = file.header.tensors
     if VECTORS not in names:
+        fix = "write the vectors (classes, width) under this name"
+        if METADATA in file.metadata:
+            fix = "it is a file of vitzoo.save, pass it to create as the network: create(path)"
         raise CheckpointError(
-            f"{file.source} has no tensor {VECTORS!r}, only {short_repr([*names][:5])}; write the "
-            f"vectors (classes, width) under this name"
+            f"{file.source} has no tensor {VECTORS!r}, only {short_repr([*names][:5])}; {fix}"
         )
     found: dict[str, Any] = {n: file.tensor(n) for n in (VECTORS, SCALE, BIAS) if n in names}
     if "labels" in file.metadata:

@@ -66,7 +66,7 @@ def test_classes_get_a_fresh_classifier_on_pretrained_features(tmp_path):
 
 def test_predict_refuses_an_embedding(photo):
     model = vitzoo.create(SMALL)
-    text = r"embedding.* 512 .*num_classes="
+    text = r"embedding.* 512 .*class_embeddings=.*num_classes="
     with pytest.raises(InvalidOption, match=text):
         list(vitzoo.predict(model, [photo]))
 

@@ -30,8 +30,9 @@ def check_classifier(model: nn.Module) -> None:
     head = getattr(network, "head", nn.Identity())
     if getattr(head, "embedding", False):
         raise InvalidOption(
-            f"the model returns an embedding of {classes} numbers, not classes; compare them, or "
-            f"pass num_classes= and train the new classifier{_with_classifier(network)}"
+            f"the model returns an embedding of {classes} numbers, not classes; compare them, "
+            "create it with class_embeddings= (vectors of texts), or pass num_classes= and train "
+            f"the new classifier{_with_classifier(network)}"
         )
     layers = [m for m in head.modules() if isinstance(m, nn.Linear) and m.out_features == classes]
     if layers and not any(layer.weight.is_meta or layer.weight.any() for layer in layers):
