@@ -115,7 +115,7 @@ def test_networks_of_timm_with_one_size():
 @torch.no_grad()
 def test_pyramids_of_networks_with_one_size():
     made = functools.partial(vitzoo.backbone, "timm/hiera_tiny_224", dynamic=False)
-    with refuses(vitzoo.InvalidOption, "(224, 224) px", "[8, 16, 32, 64]", "'scales': (4, 2, 1)"):
+    with refuses(vitzoo.InvalidOption, "(224, 224)", "[8, 16, 32, 64]", "'scales': (4, 2, 1)"):
         made(pyramid=True, device="meta")
     maps = made(pyramid={"scales": (4, 2, 1), "channels": 8}).eval()(images(224, 224))
     assert [tuple(x.shape[1:]) for x in maps] == [(8, 28, 28), (8, 14, 14), (8, 7, 7)]
@@ -131,7 +131,7 @@ def test_own_networks_with_one_size():
         with refuses(vitzoo.InvalidInput, size, "leave dynamic=False out"):
             features(images(*size))
     spec = {**SMALL, "image_size": 40}
-    with refuses(vitzoo.InvalidOption, "[2, 4, 8, 16]", "(40, 40) px", "leave dynamic=False out"):
+    with refuses(vitzoo.InvalidOption, "[2, 4, 8, 16]", "(40, 40)", "leave dynamic=False out"):
         vitzoo.backbone(spec, dynamic=False, pyramid=True)
     assert vitzoo.backbone({**spec, "image_size": 48}, dynamic=False, pyramid=True)
 

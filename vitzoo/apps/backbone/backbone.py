@@ -12,9 +12,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from vitzoo.apps.backbone.feature_info import FeatureInfo
-from vitzoo.apps.backbone.frozen import parameters_before
 from vitzoo.apps.backbone.pyramid import SCALES, SimpleFeaturePyramid
 from vitzoo.errors import InvalidInput, InvalidOption, MissingDependency, short_repr
 from vitzoo.factory import create, hint
@@ -153,9 +153,8 @@ class Backbone(nn.Module):
     ) -> None:
         super().__init__()
         check_choice("returns", returns, RETURNS)
-        check_types(
-            "backbone", norm=(norm, "a boolean"), prefix_tokens=(prefix_tokens, "a boolean")
-        )
+        for name, value in {"norm": norm, "prefix_tokens": prefix_tokens}.items():
+            check_types("backbone", **{name: (value, "a boolean")})
         info = [_described(each, norm=norm) for each in network.feature_info]
         self.network = network
         self.norm, self.prefix_tokens, self.returns = norm, prefix_tokens, returns
@@ -289,34 +288,29 @@ class Backbone(nn.Module):
                 "a pyramid is made of the map of one block; leave out "
                 + ("prefix_tokens" if self.prefix_tokens else "out, or name one block in it")
             )
-        strides = self.feature_info.reduction()
-        if self.pyramid is not None and not self._any_size:
-            self._check_whole_maps(strides)
-        if self.returns == "dict" and any(stride % 1 for stride in strides):
-            stride = self.network.feature_info[self._results[-1]]["reduction"]
-            whole = tuple(scale for scale in SCALES if not stride / scale % 1)
-            raise InvalidOption(
-                "returns='dict' is for torchvision, whose anchors need whole strides, got "
-                f"{strides}; pass pyramid={{'scales': {whole}, 'top': True}}"
-            )
+        if self.pyramid is not None:
+            self._check_strides()
         known = inspect.signature(self.network.forward_intermediates).parameters
         if self.prefix_tokens and "return_prefix_tokens" not in known:
             raise InvalidOption(
                 f"{type(self.network).__name__} returns no prefix tokens; leave out prefix_tokens"
             )
 
-    def _check_whole_maps(self, strides: list[float]) -> None:
-        """Raise InvalidOption for maps of another stride than is stated: no image is padded."""
-        side = math.gcd(*self.image_size)
+    def _check_strides(self) -> None:
+        """Raise InvalidOption for maps of other strides than are stated, or torchvision reads."""
+        strides, side = self.feature_info.reduction(), math.gcd(*self.image_size)
         stride = self.network.feature_info[self._results[-1]]["reduction"]
-        if any(side % each for each in (stride, *strides)):
-            whole = () if side % stride else tuple(s for s in SCALES if not side % (stride / s))
-            fix = f"pass pyramid={{'scales': {whole}}}" if whole else "leave pyramid out"
+        if self.returns == "dict" and any(each % 1 for each in strides):
+            whole = {"scales": tuple(s for s in SCALES if not stride / s % 1), "top": True}
+            why, fix = "torchvision (returns='dict') needs whole strides", f"pass pyramid={whole}"
+        elif not self._any_size and any(side % each for each in (stride, *strides)):
+            fitting = () if side % stride else tuple(s for s in SCALES if not side % (stride / s))
+            why = f"they do not divide {self.image_size}, the only size of images"
+            fix = f"pass pyramid={{'scales': {fitting}}}" if fitting else "leave pyramid out"
             fix = FREE if isinstance(self.network, VisionTransformer) else fix
-            raise InvalidOption(
-                f"pyramid: the network takes images of {self.image_size} px only, and the maps "
-                f"have strides {strides}, not all of which divide it; {fix}"
-            )
+        else:
+            return
+        raise InvalidOption(f"the maps of the pyramid have strides {strides}; {why}; {fix}")
 
 
 def _indices(out: Any, count: int) -> list[int]:
@@ -346,8 +340,32 @@ def _freeze(network: Any, count: Any) -> None:
             f"frozen must be a whole number from 0 (nothing) to {blocks} (all blocks or stages), "
             f"got {short_repr(count)}"
         )
-    for parameter in parameters_before(network, count) if count else ():
+    for parameter in _before(Backbone(network, out=[count - 1])) if count else ():
         parameter.requires_grad_(False)
+
+
+@torch.enable_grad()
+def _before(first: Backbone) -> list[nn.Parameter]:
+    """Return all parameters that the results of a backbone depend on.
+
+    They are read from the graph of a forward pass on `meta`, because the networks of plugins do
+    not tell which parameters belong to a block. In evaluation mode, no block is skipped.
+    """
+    parameters, network = dict(first.named_parameters()), first.network
+    hollow = {
+        name: torch.empty_like(tensor, device="meta", requires_grad=name in parameters)
+        for name, tensor in (parameters | dict(first.named_buffers())).items()
+    }
+    wanted = [hollow[name] for name in parameters]
+    size = 1, network.spec.in_chans, *first.image_size
+    images = torch.empty(size, dtype=wanted[0].dtype, device="meta")
+    modes = {module: module.training for module in first.modules()}
+    (result,) = functional_call(first.eval(), hollow, images)
+    reached = torch.autograd.grad(result.sum(), wanted, allow_unused=True)
+    first.train()  # LeViT then forgets what it computed
+    for module, mode in modes.items():
+        module.training = mode
+    return [p for p, g in zip(parameters.values(), reached, strict=True) if g is not None]
 
 
 def _described(info: Mapping[str, Any], *, norm: bool) -> dict[str, Any]:
