@@ -80,6 +80,9 @@ def test_the_logits_are_those_of_transformers(family, weights, tmp_path):
     file = file_of(network, tmp_path / "texts.safetensors")
     model = vitzoo.create(tmp_path / "model", class_embeddings=file).eval()
     close(model(images), expected.logits_per_image)
+    embedding = network.get_image_features(pixel_values=images).pooler_output
+    close(model.features(images, ["pre_logits"])["pre_logits"], embedding)
+    close(vitzoo.create(tmp_path / "model").eval()(images), embedding)
     assert (model.labels, model.spec.head.name) == (tuple(LABELS), "cosine")
 
     again = vitzoo.create(vitzoo.save(model, tmp_path / "saved.safetensors")).eval()
