@@ -305,6 +305,17 @@ def test_changed_entries_replace_the_old_ones(net):
     assert timm.list_models(f"{NET}*", pretrained=True) == [f"{NET}.main"]
 
 
+def test_maps_of_swin_have_their_channels_last_in_timm_alone():
+    """As docs/other-libraries.md states."""
+    vitzoo.register_in_timm()
+    name = "swin_tiny_patch4_window7_224"
+    found = timm.create_model(f"vitzoo_timm_{name}", features_only=True).eval()
+    backbone = vitzoo.backbone(f"timm/{name}", out=4, pretrained=False)
+    images = torch.zeros(1, 3, 224, 224)
+    last, first = found(images)[-1], backbone.eval()(images)[-1]
+    assert (last.shape, first.shape) == ((1, 7, 7, 768), (1, 768, 7, 7))
+
+
 def test_two_names_that_give_one_name_of_timm(install, small):
     for package, namespace, name in (("acme", "acme-x", "y"), ("globex", "acme", "x_y")):
         entry = small | {"summary": "a network", "source": "made up", "params": 1}
