@@ -17,7 +17,7 @@ def check_max_patches(value: object) -> int:
     if type(value) is int and 1 <= value <= most:
         return value
     raise InvalidOption(
-        f"native_size must be a number of patches from 1 to {most}, got {short_repr(value)}"
+        f"native_size must be a whole number of patches from 1 to {most}, got {short_repr(value)}"
     )
 
 
