@@ -10,7 +10,7 @@ from sklearn.datasets import load_sample_images
 from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2ImageProcessorPil
 from transformers.models.siglip2.image_processing_siglip2 import (
     Siglip2ImageProcessor,
-    get_image_size_for_max_num_patches as theirs,
+    get_image_size_for_max_num_patches as size_in_transformers,
 )
 
 import vitzoo
@@ -40,14 +40,19 @@ def test_sizes_are_those_of_transformers():
         height, width = (2 ** random.uniform(0, 12, 2)).astype(int).tolist()
         if max(height, width) <= most * min(height, width):
             found = ours(height, width, patch, most)
-            assert found == theirs(height, width, patch, most), (height, width, patch, most)
+            assert found == size_in_transformers(height, width, patch, most), (
+                height,
+                width,
+                patch,
+                most,
+            )
 
 
 @pytest.mark.parametrize("most", [1, 2, 255, 256, 1024])
 def test_sizes_at_the_limits_are_those_of_transformers(most):
     for height, width in [(1, 1), (1, most), (most, 1), (16, 16), (4096, 4096), (640, 640 * most)]:
         found = ours(height, width, 16, most)
-        assert found == theirs(height, width, 16, most)
+        assert found == size_in_transformers(height, width, 16, most)
         assert math.prod(found) <= most * 16 * 16
 
 

@@ -48,10 +48,10 @@ def test_the_outputs_of_transformers(folder):
     for images in (inputs, own):  # patches of transformers, and images of vitzoo
         tokens, pooled = model.forward_features_packed(images), model.forward_packed(images)
         close(pooled, expected.pooler_output)
-        for found, theirs, (rows, columns) in zip(
+        for found, expected_tokens, (rows, columns) in zip(
             tokens, expected.last_hidden_state, shapes, strict=True
         ):
-            close(found, theirs[: rows * columns])
+            close(found, expected_tokens[: rows * columns])
     rows = vitzoo.Predictor(path, native_size=40)(IMAGES)
     pooled = [torch.from_numpy(row.outputs["pooled"]) for row in rows]
     close(torch.stack(pooled), expected.pooler_output)

@@ -84,9 +84,9 @@ def test_networks_of_timm_give_the_maps_of_timm(name):
     options = {"dynamic_img_size": True} if "swin" in name or "vit_dwee" in name else {}
     whole = timm.create_model(name, **options).eval()
     whole.load_state_dict(features.network.state_dict(), strict=False)
-    theirs = timm.create_model(name, features_only=True, out_indices=[-2, -1], **options)
+    of_timm = timm.create_model(name, features_only=True, out_indices=[-2, -1], **options)
     for part in ("channels", "reduction", "module_name"):
-        assert getattr(features.feature_info, part)() == getattr(theirs.feature_info, part)()
+        assert getattr(features.feature_info, part)() == getattr(of_timm.feature_info, part)()
     batch = images(96, 160)
     expected = whole.forward_intermediates(batch, [-2, -1], intermediates_only=True)
     found = features(batch)

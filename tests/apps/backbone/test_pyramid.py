@@ -91,12 +91,12 @@ def test_every_element_and_gradient_equals_the_paper(weights, size):
     ours.load_state_dict(state)
     state = {key: tensor.double().requires_grad_() for key, tensor in state.items()}
     x = randn(2, DIM, *size)
-    theirs = reference(x.double(), state)
+    expected = reference(x.double(), state)
     maps = ours.double()(x.double())
     assert len(maps) == 5
-    torch.testing.assert_close(maps, theirs, rtol=0, atol=1e-10)
+    torch.testing.assert_close(maps, expected, rtol=0, atol=1e-10)
     factors = [randn(*m.shape, seed=1).double() for m in maps]
-    for found in (maps, theirs):
+    for found in (maps, expected):
         sum((m * f).sum() for m, f in zip(found, factors, strict=True)).backward()
     for name, parameter in ours.named_parameters():
         assert parameter.grad.abs().max() > 1e-3, name

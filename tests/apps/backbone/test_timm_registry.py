@@ -273,18 +273,18 @@ def test_networks_of_timm_keep_the_arguments_of_timm(vitzoo_hub, new_registry):
     row = variant.default_weights
     new_registry()
     vitzoo.register_in_timm()
-    theirs = fill(timm.create_model("pvt_v2_b0"))
-    vitzoo_hub.add(row.repo, row.file, safetensors.torch.save(theirs.state_dict()))
+    of_timm = fill(timm.create_model("pvt_v2_b0"))
+    vitzoo_hub.add(row.repo, row.file, safetensors.torch.save(of_timm.state_dict()))
     with pytest.warns(FirstUseWarning):
         found = timm.create_model("vitzoo_timm_pvt_v2_b0", pretrained=True).eval()
-    assert type(found) is type(theirs)
+    assert type(found) is type(of_timm)
     images = randn(1, 3, 64, 64)
-    assert torch.equal(found(images), theirs(images))
+    assert torch.equal(found(images), of_timm(images))
     assert "state_dict" not in found.pretrained_cfg
     assert found.pretrained_cfg["architecture"] == "vitzoo_timm_pvt_v2_b0"
     given = {"features_only": True, "out_indices": (0, 2), "drop_rate": 0.1}
     maps = timm.create_model(f"vitzoo_timm_pvt_v2_b0.{row.name}", True, **given).eval()
-    expected = theirs.forward_intermediates(images, [0, 2], intermediates_only=True)
+    expected = of_timm.forward_intermediates(images, [0, 2], intermediates_only=True)
     for one, other in zip(maps(images), expected, strict=True):
         close(one, other)
     assert "state_dict" not in maps.pretrained_cfg
