@@ -170,6 +170,7 @@ def functions(scans, tmp_path):
             "vitzoo.timm_overlay('vit_base_patch16_224.augreg2_in21k_ft_in1k')",
             OFFLINE,
         ),
+        "vitzoo.backbone": ("vitzoo.backbone('vit_digits', pretrained=True)", OK),
         "vitzoo.register_in_timm": ("vitzoo.register_in_timm()", OK),
         "vitzoo.predict": (
             f"list(vitzoo.predict(vitzoo.create('vit_digits', pretrained=True), [{digit}]))",
