@@ -16,7 +16,7 @@ from vitzoo.errors import CheckpointError
 from vitzoo.files.safetensors import MAX_HEADER
 
 IN_NUMPY = NAMES.keys() - {torch.float8_e4m3fn, torch.float8_e5m2}
-ALIGNMENT = 64  # bytes: the last digits of a product with one vector depend on that of its matrix
+ALIGNMENT = 8
 FOREIGN = {"format": "pt"}  # transformers accepts no safetensors file without this
 
 
@@ -51,7 +51,7 @@ def write_safetensors(
         shape = list(tensor.shape)
         header[name] = {"dtype": NAMES[tensor.dtype], "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-(8 + len(text)) % ALIGNMENT)
+    text += b" " * (-len(text) % ALIGNMENT)
     if len(text) > MAX_HEADER:
         raise CheckpointError(
             f"names and metadata would take {len(text)} bytes, and readers accept {MAX_HEADER}; "
