@@ -123,6 +123,12 @@ def test_pyramids_of_networks_with_one_size():
         vitzoo.backbone("timm/levit_128s", dynamic=False, pyramid=True, device="meta")
 
 
+@pytest.mark.parametrize("name", ["hiera_tiny_224", "hieradet_small"])
+def test_networks_without_norms_of_results_refuse_norm(name):
+    with refuses(vitzoo.InvalidOption, "norm = True", "leave norm out"):
+        vitzoo.backbone(f"timm/{name}", norm=True, dynamic=False, device="meta")
+
+
 @torch.no_grad()
 def test_own_networks_with_one_size():
     features = small(dynamic=False)

@@ -295,6 +295,18 @@ class Backbone(nn.Module):
             raise InvalidOption(
                 f"{type(self.network).__name__} returns no prefix tokens; leave out prefix_tokens"
             )
+        if self.norm and not isinstance(self.network, VisionTransformer):
+            self._check_norm()
+
+    def _check_norm(self) -> None:
+        """Raise InvalidOption if a network of other code cannot norm its results."""
+        last = Backbone(self.network, out=self._results[-1:])
+        last.norm = True
+        try:
+            _before(last)
+        except AssertionError as error:
+            name = type(self.network).__name__
+            raise InvalidOption(f"{name} takes no norm = True: {error}; leave norm out") from error
 
     def _check_strides(self) -> None:
         """Raise InvalidOption for maps of other strides than are stated, or torchvision reads."""
