@@ -2,7 +2,7 @@
 
     python tests/update_benchmarks.py [--anyway | --pages] [--only FILE...]
 
-The run needs an idle machine and about 35 minutes. Its figures are kept in
+The run needs an idle machine and about 50 minutes. Its figures are kept in
 tests/facts/benchmarks.json, also those that miss a promise; the exit code is then 1. With --anyway
 it also runs on a busy machine, and the page states the load. With --pages nothing is measured: the
 pages are written again from the data. With --only, these files of tests/benchmarks are measured and
