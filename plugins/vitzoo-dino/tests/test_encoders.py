@@ -23,11 +23,11 @@ LARGE = (48, 64)
 
 
 def v2(**options):
-    return tf.Dinov2Config(**SIZES, **options)
+    return tf.Dinov2Config(**{**SIZES, **options})
 
 
 def registers(**options):
-    return tf.Dinov2WithRegistersConfig(**SIZES, **options)
+    return tf.Dinov2WithRegistersConfig(**{**SIZES, **options})
 
 
 def v3(**options):
@@ -104,6 +104,14 @@ def test_a_dinov3_with_other_arithmetic(name, tmp_path):
     options, words = REFUSED[name]
     tf.DINOv3ViTModel(v3(**options)).save_pretrained(tmp_path)
     says(refused(CheckpointError, tmp_path), *words)
+
+
+@pytest.mark.parametrize(
+    ("kind", "config"), [(tf.Dinov2Model, v2), (tf.Dinov2WithRegistersModel, registers)]
+)
+def test_a_dinov2_whose_square_table_the_library_interpolates(kind, config, tmp_path):
+    kind(config(image_size=[16, 32], patch_size=[8, 4])).save_pretrained(tmp_path)
+    says(refused(CheckpointError, tmp_path), "image_size", "one number of px", "[16, 32]")
 
 
 def test_the_config_of_timm_states_the_pool(tmp_path):

@@ -105,7 +105,10 @@ NETWORK = {
 }
 BLOCK = {"activation": "gelu", "norm_eps": 1e-6}
 CLASS_AND_MEAN = {"pool": "class_mean", "head": "dinov2/class_and_mean"}
-CONFIG = formats.WITH_GATE.but(defaults={"patch_size": 14})
+SQUARE = "one number of px (transformers interpolates positions from a square grid)"
+CONFIG = formats.WITH_GATE.but(
+    {"image_size": (formats.size("image_size", square=SQUARE), 224)}, defaults={"patch_size": 14}
+)
 REGISTERS = CONFIG.but(
     {"num_register_tokens": (formats.whole("num_registers"), 4)},
     defaults={"patch_size": 16},
