@@ -117,3 +117,19 @@ def test_suggested_sizes_are_accepted_by_a_part_of_few_grids():
             rows, columns = part.grid(fitting)
             assert not rows % 4
             assert not columns % 2
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("automatic", [False, True])
+@pytest.mark.parametrize(("patch", "channels", "grid"), [(8, 3, (14, 1)), (16, 4, (3, 7))])
+def test_bfloat16_on_a_cpu_is_float32_rounded(patch, channels, grid, automatic):
+    """With AMX, the convolution of torch 2.15 has errors as large as the results."""
+    conv = ConvPatchEmbed(patch_size=(patch, patch), in_chans=channels, embed_dim=64).bfloat16()
+    images = randn(2, channels, *(n * patch for n in grid)).bfloat16()
+    exact = ConvPatchEmbed(patch_size=(patch, patch), in_chans=channels, embed_dim=64)
+    exact.load_state_dict(conv.state_dict())
+    expected = exact(images.float()).bfloat16()
+    with torch.autocast("cpu", torch.bfloat16, enabled=automatic):
+        found = exact(images.float()) if automatic else conv(images)
+    assert found.dtype == torch.bfloat16
+    assert torch.equal(found, expected)

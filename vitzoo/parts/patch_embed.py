@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from vitzoo.errors import InvalidOption
 from vitzoo.keywords import check_choice
@@ -80,8 +82,20 @@ class ConvPatchEmbed(nn.Module):
         return None if self._image_size is None else math.prod(self.grid(self._image_size))
 
     def forward(self, images: Tensor) -> Tensor:
-        x = self.proj(images)  # (b, d, h / patch, w / patch)
+        x = self._projected(images)  # (b, d, h / patch, w / patch)
         return self.norm(x.flatten(2).transpose(1, 2))  # (b, n, d)
+
+    def _projected(self, images: Tensor) -> Tensor:
+        """Apply the convolution, in float32 where a CPU would compute it in bfloat16.
+
+        On CPUs with AMX, oneDNN leaves results unset, of four channels or of one column of patches.
+        """
+        if not _in_bfloat16_on_cpu(images):
+            x: Tensor = self.proj(images)
+            return x
+        exact = {name: x.float() for name, x in self.proj.named_parameters()}
+        with torch.autocast("cpu", enabled=False):
+            return functional_call(self.proj, exact, images.float()).bfloat16()
 
 
 class UnfoldPatchEmbed(ConvPatchEmbed):
@@ -97,6 +111,13 @@ class UnfoldPatchEmbed(ConvPatchEmbed):
         patches = F.unfold(images, self.patch_size, stride=self.patch_size)  # (b, c*h*w, n)
         x = F.linear(patches.transpose(1, 2), self.proj.weight.flatten(1), self.proj.bias)
         return self.norm(x)  # (b, n, d)
+
+
+def _in_bfloat16_on_cpu(images: Tensor) -> bool:
+    if not isinstance(images, Tensor) or images.device.type != "cpu":  # or is traced by torch.fx
+        return False
+    automatic = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
+    return torch.bfloat16 in (images.dtype, automatic)
 
 
 def _norm(kind: str, embed_dim: int, eps: float) -> nn.Module:
