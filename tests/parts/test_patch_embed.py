@@ -133,3 +133,10 @@ def test_bfloat16_on_a_cpu_is_float32_rounded(patch, channels, grid, automatic):
         found = exact(images.float()) if automatic else conv(images)
     assert found.dtype == torch.bfloat16
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("images", [torch.bfloat16, torch.float32])
+def test_images_in_bfloat16_need_a_network_in_bfloat16(images):
+    other = {torch.bfloat16: torch.float32, torch.float32: torch.bfloat16}[images]
+    model = vitzoo.create(SMALL).to(other)
+    says(message(vitzoo.InvalidInput, model, randn(1, 3, 32, 32).to(images)), images, other)

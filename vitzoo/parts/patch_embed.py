@@ -90,7 +90,7 @@ class ConvPatchEmbed(nn.Module):
 
         On CPUs with AMX, oneDNN leaves results unset, of four channels or of one column of patches.
         """
-        if not _in_bfloat16_on_cpu(images):
+        if not _in_bfloat16_on_cpu(images, self.proj):
             x: Tensor = self.proj(images)
             return x
         exact = {name: x.float() for name, x in self.proj.named_parameters()}
@@ -113,11 +113,13 @@ class UnfoldPatchEmbed(ConvPatchEmbed):
         return self.norm(x)  # (b, n, d)
 
 
-def _in_bfloat16_on_cpu(images: Tensor) -> bool:
+def _in_bfloat16_on_cpu(images: Tensor, layer: nn.Module) -> bool:
     if not isinstance(images, Tensor) or images.device.type != "cpu":  # or is traced by torch.fx
         return False
-    automatic = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
-    return torch.bfloat16 in (images.dtype, automatic)
+    types = {images.dtype, *(x.dtype for x in layer.parameters())}
+    if torch.is_autocast_enabled("cpu") and torch.float64 not in types:
+        return torch.get_autocast_dtype("cpu") == torch.bfloat16
+    return types == {torch.bfloat16}
 
 
 def _norm(kind: str, embed_dim: int, eps: float) -> nn.Module:
