@@ -17,7 +17,9 @@ def need(programs: Sequence[str], packages: Sequence[str]) -> None:
     install = f"apt-get update && apt-get install -y --no-install-recommends {' '.join(packages)}"
     if os.geteuid() == 0 and shutil.which("apt-get"):
         env = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-        done = subprocess.run(["sh", "-c", install], env=env, capture_output=True, text=True)
+        # apt-get fails where another one runs, so the workers of pytest take turns.
+        command = ["flock", "/var/lib/apt", "sh", "-c", install]
+        done = subprocess.run(command, env=env, capture_output=True, text=True)
         said = f"this command failed: {install}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
     else:
         said = f"as root, run: {install}"
