@@ -15,7 +15,7 @@ FULL = os.environ.get("VITZOO_BENCH") == "full"
 SIDE = 1024 if FULL else 384  # px
 BLOCKS = [2, 5, 8, 11]
 WINDOW = 14  # patches, as in ViTDet
-NETWORKS = {"vit_s16": (384, 6, 9), "vit_b16": (768, 12, 5)}  # width, heads and rounds
+NETWORKS = {"vit_s16": (384, 6, 21), "vit_b16": (768, 12, 9)}  # width, heads and rounds
 NAMES = [*NETWORKS] if FULL else ["vit_s16"]
 OF_TIMM, OF_TRANSFORMERS = "timm's features_only", "transformers' Dinov2Backbone"
 

@@ -6,7 +6,7 @@ from torch import nn
 
 import vitzoo
 from helpers import SMALL, message, randn, says
-from vitzoo.parts import Attention
+from vitzoo.parts import Attention, attention
 
 
 @torch.inference_mode()
@@ -50,3 +50,23 @@ def test_dropout_acts_after_the_attention_projection():
     part = Attention(embed_dim=64, num_heads=2, dropout=0.25)
     dropped = (part(randn(1, 64, 64)) == 0).float().mean()
     assert dropped == pytest.approx(0.25, abs=0.05)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_copies_of_keys_and_values_change_no_byte(monkeypatch, dtype):
+    torch.manual_seed(0)
+    part = Attention(embed_dim=96, num_heads=3).eval().to(dtype)
+    x = randn(2, attention.LONG + 65, 96).to(dtype)
+    plain, seen = torch.nn.functional.scaled_dot_product_attention, []
+
+    def kept(q, k, v, *args, **options):
+        seen.append(k.is_contiguous() and v.is_contiguous())
+        return plain(q, k, v, *args, **options)
+
+    monkeypatch.setattr(attention.F, "scaled_dot_product_attention", kept)
+    copied = part(x), part(x, tokens=1)
+    monkeypatch.setattr(attention, "LONG", x.shape[1] + 1)
+    assert torch.equal(copied[0], part(x))
+    assert seen == [dtype == torch.float32, False, False]
+    torch.testing.assert_close(copied[1], copied[0][:, :1], rtol=0, atol=1e-5)

@@ -22,6 +22,10 @@ Bias = Tensor | Callable[[Tensor], Tensor] | None
 queries (b, heads, t, head_dim) of the first t tokens to (b, heads, t, n), where b, heads and t may
 be 1."""
 
+LONG = 512
+"""Number of queries from which torch's attention in float32 on CPUs takes copies of keys and values
+faster: it reads them once for each block of queries."""
+
 
 class AllHeadsNorm(nn.RMSNorm):
     """RMS norm of queries or keys over the channels of all heads together.
@@ -147,6 +151,8 @@ class Attention(nn.Module):
         if self.fused_attn:
             rate = self.attn_drop.p if self.training else 0.0
             added = self._added(bias, q)
+            if _are_many(q):  # the results are the same bytes
+                k, v = k.contiguous(), v.contiguous()
             x = F.scaled_dot_product_attention(q, k, v, added, dropout_p=rate, scale=self.scale)
         else:
             x = self.attn_drop(self._attended(q, k, bias)) @ v
@@ -206,3 +212,9 @@ class Attention(nn.Module):
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         q, k = self.q_norm(q), self.k_norm(k)
         return (q, k, v) if rotate is None else (rotate(q), rotate(k), v)
+
+
+def _are_many(queries: Tensor) -> bool:
+    if not isinstance(queries, Tensor) or torch.compiler.is_compiling() or queries.requires_grad:
+        return False
+    return queries.is_cpu and queries.dtype == torch.float32 and queries.shape[2] >= LONG
