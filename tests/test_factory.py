@@ -88,6 +88,7 @@ def test_features_only_is_answered_with_methods(small, argument, value):
         "model.features(images, names)",
     )
     says(refused(UnknownOption, small, global_pool=""), "model.forward_features(images)")
+    says(refused(UnknownOption, small, dynamic_img_pad=True), "vitzoo.backbone pads images")
 
 
 def test_checkpoint_path_is_answered_with_weights(small):

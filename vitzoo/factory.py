@@ -66,6 +66,7 @@ INSTEAD = {  # of arguments of timm and transformers; {} is their value
     **dict.fromkeys(("frozen", "out", "pyramid"), "it is an argument of vitzoo.backbone"),
     "img_size": "pass image_size={}",
     "dynamic_img_size": "pass dynamic={}",
+    "dynamic_img_pad": "vitzoo.backbone pads images, other models take whole patches only",
     "num_labels": "pass num_classes={}",
     "torch_dtype": "pass dtype={}",
 }

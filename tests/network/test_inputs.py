@@ -45,14 +45,19 @@ def fixed(model, fix, **names):
     )
 
 
-TENSORS = {  # an input, and its fix as code
-    "channels last": (IMAGES.permute(0, 2, 3, 1), "images.permute(0, 3, 1, 2)"),
-    "one image": (IMAGES[0], "images[None]"),
-    "one image, channels last": (IMAGES[0].permute(1, 2, 0), "images.permute(2, 0, 1)[None]"),
-    "grey": (IMAGES[:, :1], "images.expand(-1, 3, -1, -1)"),
-    "one grey image": (IMAGES[0, 0], "images.expand(1, 3, -1, -1)"),
-    "transparency": (torch.cat((IMAGES, IMAGES[:, :1]), 1), "images[:, :3]"),
-}
+def tensors(images):
+    """Return inputs, and the fix of each as code."""
+    return {
+        "channels last": (images.permute(0, 2, 3, 1), "images.permute(0, 3, 1, 2)"),
+        "one image": (images[0], "images[None]"),
+        "one image, channels last": (images[0].permute(1, 2, 0), "images.permute(2, 0, 1)[None]"),
+        "grey": (images[:, :1], "images.expand(-1, 3, -1, -1)"),
+        "one grey image": (images[0, 0], "images.expand(1, 3, -1, -1)"),
+        "transparency": (torch.cat((images, images[:, :1]), 1), "images[:, :3]"),
+    }
+
+
+TENSORS = tensors(IMAGES)
 
 
 @pytest.mark.parametrize("case", TENSORS)
@@ -62,6 +67,23 @@ def test_tensors_of_another_shape(model, case, entry):
     with refuses(vitzoo.InvalidInput, WANTED, f"got {tuple(images.shape)}", fix):
         getattr(model, entry)(images)
     assert fixed(model, fix, images=images).shape in ((2, 5), (1, 5))
+
+
+@pytest.mark.parametrize("case", TENSORS)
+@pytest.mark.parametrize("entry", ["forward", "attention_maps"])
+def test_tensors_of_another_shape_for_images_of_any_size(small, case, entry):
+    model = vitzoo.create(small, dynamic=True)
+    images, fix = tensors(IMAGES[..., :16])[case]
+    with refuses(vitzoo.InvalidInput, "(b, 3, h, w)", f"got {tuple(images.shape)}", fix):
+        getattr(model, entry)(images)
+    assert fixed(model, fix, images=images).shape in ((2, 5), (1, 5))
+
+
+def test_tensors_without_four_axes_for_images_of_any_size(small):
+    model = vitzoo.create(small, dynamic=True)
+    for shape in [(1, 2, 3, 32, 32), (7, 9, 9), (3,), ()]:
+        with refuses(vitzoo.InvalidInput, "(b, 3, h, w)", f"got {shape}", "four axes"):
+            model(torch.zeros(shape))
 
 
 GREY = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,33 +11,37 @@ from torch.fx import Proxy
 
 from vitzoo.errors import InvalidInput
 
+Size = tuple[int, int]
 PREPARE = "vitzoo.transform(model)"  # prepares one image: a path or a Pillow image
+MIXED = "call forward_packed(images)"  # with images of different sizes
 
 
-def check_images(images: Any, channels: int, image_size: tuple[int, int]) -> None:
+def check_images(images: Any, channels: int, image_size: Size, *, dynamic: bool = False) -> None:
     """Raise InvalidInput for images that are no floating tensor (b, channels, *image_size).
 
-    torch.fx traces without images, and `torch.jit.trace` warns about branches on shapes.
+    The message for a `dynamic` model names no size. torch.fx traces without images, and
+    `torch.jit.trace` warns about branches on shapes.
     """
     if isinstance(images, Proxy):
         return
     fits = isinstance(images, Tensor) and images.dim() == 4 and images.is_floating_point()
     traced = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
     if not fits or not (traced or images.shape[1:] == (channels, *image_size)):
-        raise InvalidInput(explained(images, channels, image_size))
+        raise InvalidInput(explained(images, channels, None if dynamic else image_size))
 
 
-def explained(images: object, channels: int, image_size: tuple[int, int]) -> str:
+def explained(images: object, channels: int, image_size: Size | None, *, mixed: str = MIXED) -> str:
     """Return the message about images that are no floating tensor (b, c, h, w).
 
     Args:
         images: what the model was called with.
-        channels, image_size: c and (h, w) in px that the model expects.
+        channels, image_size: c and (h, w) in px that the model expects; None: any size.
+        mixed: what to do with a list of images of different sizes.
     """
-    height, width = image_size
+    height, width = image_size or ("h", "w")
     wanted = f"expected images as a floating-point tensor (b, {channels}, {height}, {width})"
     if not isinstance(images, Tensor):
-        got, fix = _other_object(images)
+        got, fix = _other_object(images, mixed)
     elif not images.is_floating_point():
         got, fix = f"got {images.dtype}", _other_type(images)
     else:
@@ -62,7 +67,7 @@ def misplaced(images: Tensor, part: Any) -> str:
     )
 
 
-def _other_object(images: Any) -> tuple[str, str]:
+def _other_object(images: Any, mixed: str) -> tuple[str, str]:
     kind = type(images)
     if kind.__module__.partition(".")[0] == "PIL":
         return "got a Pillow image", f"pass {PREPARE}(image)[None]"
@@ -77,7 +82,7 @@ def _other_object(images: Any) -> tuple[str, str]:
         got = f"got a {kind.__name__} of {len(images)} items"
         if images and all(isinstance(image, Tensor) for image in images):
             same = len({image.shape for image in images}) == 1
-            return got, "pass torch.stack(images)" if same else "call forward_packed(images)"
+            return got, "pass torch.stack(images)" if same else mixed
         return got, f"pass torch.stack([{PREPARE}(image) for image in images])"
     return f"got {kind.__name__}", f"{PREPARE} maps an image or its path to a tensor (c, h, w)"
 
@@ -91,24 +96,30 @@ def _other_type(images: Tensor) -> str:
     return f"{PREPARE} converts an image to a floating-point tensor, images.float() a tensor"
 
 
-def _other_shape(shape: torch.Size, channels: int, image_size: tuple[int, int]) -> str:
+def _other_shape(shape: torch.Size, channels: int, image_size: Size | None) -> str:
     match tuple(shape):
-        case (_, found, *size) if tuple(size) == image_size:
-            return _other_channels(found, channels)
         case (_, found, _, last) if last == channels != found:
             return "the channels are last: pass images.permute(0, 3, 1, 2)"
+        case (_, found, *size) if _fit(size, image_size):
+            return _other_channels(found, channels)
         case (first, _, _) if first == channels:
             return "this is one image without the batch axis: pass images[None]"
         case (_, _, last) if last == channels:
             return "this is one image with its channels last: pass images.permute(2, 0, 1)[None]"
-        case (_, *size) if tuple(size) == image_size and channels == 1:
+        case (_, *size) if _fit(size, image_size) and channels == 1:
             return "the axis of the channel is missing: pass images[:, None]"
-        case size if size == image_size:
+        case size if _fit(size, image_size):
             return f"this is one grey image: pass images.expand(1, {channels}, -1, -1)"
+    if image_size is None:
+        return f"give the images four axes: images, {channels} channels, height, width"
     return (
         "resize the images, or let the model take other ones: create(..., image_size=), "
         "create(..., in_chans=), set_input_size, or create(..., dynamic=True)"
     )
+
+
+def _fit(size: Sequence[int], wanted: Size | None) -> bool:
+    return len(size) == 2 if wanted is None else tuple(size) == wanted
 
 
 def _other_channels(found: int, channels: int) -> str:

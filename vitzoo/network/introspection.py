@@ -49,7 +49,7 @@ class Introspection(Sizes):
 
     def _results(self, images: Tensor, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
         """Yield results by name, those of blocks only if they are among the `names`."""
-        check_images(images, self.patch_embed.in_chans, self.image_size)
+        check_images(images, self.patch_embed.in_chans, self.image_size, dynamic=self.dynamic)
         x = self._patches(images)
         yield "patch_embed", x
         x = self.norm_pre(self._pos_embed(x))

@@ -139,7 +139,7 @@ class VisionTransformer(Introspection, MixedSizes, Classifier, TimmNames):
     @for_any_size
     def embed(self, images: Tensor) -> Tensor:
         """Map (b, c, h, w) images to (b, p + n, d) tokens, the input of the first block."""
-        check_images(images, self.patch_embed.in_chans, self.image_size)
+        check_images(images, self.patch_embed.in_chans, self.image_size, dynamic=self.dynamic)
         x = self._patches(images)  # (b, n, d)
         return self.norm_pre(self._pos_embed(x))
 

@@ -351,7 +351,7 @@ def test_gradient_checkpointing_computes_the_blocks_again(frozen):
 def test_arguments_that_are_not_possible():
     option, unknown = vitzoo.InvalidOption, vitzoo.errors.UnknownOption
     for out in (0, 4, [3], [0, 0], [], "2", [-4], True, [1.0]):
-        with refuses(option, "results 0 to 2", "out", "1 to 3", repr(out)):
+        with refuses(option, "out", "0 to 2", "1 to 3", repr(out)):
             small(out=out)
     for name in ("num_classes", "head", "pool", "class_embeddings", "labels", "logit_scale"):
         with refuses(option, f"{name}=", "a backbone has no classifier; leave it out"):
@@ -363,6 +363,7 @@ def test_arguments_that_are_not_possible():
         "frozn": "did you mean 'frozen'",
         "pyrmid": "did you mean 'pyramid'",
         "out_indices": "pass out=1",
+        "indices": "pass out=1",
         "features_only": "leave it out",
         "num_labels": "a backbone has no classifier",
         "drop_path_rate": "pass drop_path=1",
@@ -397,10 +398,12 @@ def test_widths_that_differ_have_no_common_number():
 @pytest.mark.parametrize(
     ("wrong", "parts"),
     [
-        (torch.zeros(2, 4, 9, 9), ["(b, 3, 9, 9)", "(2, 4, 9, 9)", "images[:, :3]"]),
-        (torch.zeros(3, 9, 9), ["(3, 9, 9)", "images[None]"]),
+        (torch.zeros(2, 4, 9, 9), ["(b, 3, h, w)", "(2, 4, 9, 9)", "images[:, :3]"]),
+        (torch.zeros(3, 9, 9), ["(b, 3, h, w)", "(3, 9, 9)", "images[None]"]),
+        (torch.zeros(2, 9, 8, 3), ["(b, 3, h, w)", "(2, 9, 8, 3)", "images.permute(0, 3, 1, 2)"]),
         (torch.zeros(2, 3, 9, 9, dtype=torch.uint8), ["torch.uint8", "vitzoo.transform(model)"]),
         ([torch.zeros(3, 9, 9)], ["list of 1 items", "torch.stack(images)"]),
+        ([torch.zeros(3, 9, x) for x in (8, 9)], ["list of 2 items", "pad the smaller ones"]),
         (torch.zeros(0, 3, 9, 9), ["one image of 1 px or more", "(0, 3, 9, 9)"]),
         (torch.zeros(2, 3, 0, 9), ["one image of 1 px or more", "(2, 3, 0, 9)"]),
         (torch.zeros(2, 3, 9, 9, dtype=torch.float64), ["torch.float64", "torch.float32"]),

@@ -33,8 +33,9 @@ RETURNS = ("list", "dict", "output")
 FREE = "leave dynamic=False out of backbone()"
 DECIDED = {"num_classes", "head", "pool", "class_embeddings", "labels", "logit_scale", "logit_bias"}
 NO_HEAD = "a backbone has no classifier; leave it out"
+PAD = "images of one batch must have one size: pad the smaller ones, then pass torch.stack(images)"
 INSTEAD = {  # of arguments of timm and transformers; {} is their value
-    "out_indices": "pass out={}",
+    **dict.fromkeys(("out_indices", "indices"), "pass out={}"),
     "features_only": "leave it out",
     **dict.fromkeys(("num_labels", "global_pool"), NO_HEAD),
 }
@@ -196,9 +197,10 @@ class Backbone(nn.Module):
     def _padded(self, images: Tensor) -> Tensor:
         channels = self.network.spec.in_chans
         if not isinstance(images, Tensor) or images.dim() != 4:
-            raise InvalidInput(explained(images, channels, self.image_size))
+            wanted = None if self._any_size else self.image_size
+            raise InvalidInput(explained(images, channels, wanted, mixed=PAD))
         height, width = images.shape[2:]
-        check_images(images, channels, (height, width))
+        check_images(images, channels, (height, width), dynamic=True)
         if not images.numel():
             raise InvalidInput(f"expected one image of 1 px or more, got {tuple(images.shape)}")
         if not self._any_size:
@@ -338,8 +340,8 @@ def _indices(out: Any, count: int) -> list[int]:
         found = sorted(i % count for i in out)
     if not found or len(set(found)) < len(found):
         raise InvalidOption(
-            f"the network has results 0 to {count - 1}: out must be a list of different indices, "
-            f"or a number of last results from 1 to {count}; got {short_repr(out)}"
+            f"out must be a list of different indices of blocks or stages, 0 to {count - 1}, or a "
+            f"number of last ones, 1 to {count}; got {short_repr(out)}"
         )
     return found
 

@@ -315,7 +315,8 @@ def _check_input(model: VisionTransformer, images: Tensor) -> None:
     expected = (model.patch_embed.in_chans, *model.image_size)
     fits = batch.dim() == 4 and batch.is_floating_point() and batch.shape[1] == expected[0]
     if not fits or not (model.dynamic or batch.shape[1:] == expected):
-        raise InvalidInput(explained(batch, expected[0], model.image_size))
+        wanted = None if model.dynamic else model.image_size
+        raise InvalidInput(explained(batch, expected[0], wanted))
 
 
 def _pixels(model: VisionTransformer, image: Tensor) -> compute.Array:
