@@ -246,7 +246,7 @@ def test_dynamic_names_sizes_that_patches_do_not_tile():
     model = make("learned", dynamic=True)
     with refuses(vitzoo.InvalidInput, "36x32", "8x8", "32x32", "40x32"):
         model(batch((36, 32)))
-    with refuses(vitzoo.InvalidInput, "(b, 3, 32, 32)", "images.permute(0, 3, 1, 2)"):
+    with refuses(vitzoo.InvalidInput, "(b, 3, h, w)", "images.permute(0, 3, 1, 2)"):
         model(batch((48, 24)).permute(0, 2, 3, 1))
     with refuses(vitzoo.InvalidInput, "got (2, 5, 48, 24)"):
         model(torch.zeros(2, 5, 48, 24))
