@@ -215,6 +215,7 @@ class Attention(nn.Module):
 
 
 def _are_many(queries: Tensor) -> bool:
-    if not isinstance(queries, Tensor) or torch.compiler.is_compiling() or queries.requires_grad:
+    traced = torch.jit.is_tracing() or isinstance(queries, Proxy)  # type: ignore[attr-defined, no-untyped-call]
+    if traced or torch.compiler.is_compiling() or queries.requires_grad:
         return False
     return queries.is_cpu and queries.dtype == torch.float32 and queries.shape[2] >= LONG
