@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import vitzoo
 from helpers import SMALL, message, randn, says
@@ -133,6 +134,25 @@ def test_bfloat16_on_a_cpu_is_float32_rounded(patch, channels, grid, automatic):
         found = exact(images.float()) if automatic else conv(images)
     assert found.dtype == torch.bfloat16
     assert torch.equal(found, expected)
+
+
+def test_parameters_stay_as_they_are_while_bfloat16_is_computed():
+    """Another thread may compute with them at the same time, as `probe` does."""
+    part = ConvPatchEmbed(patch_size=(8, 8), in_chans=3, embed_dim=24).bfloat16()
+    own = [id(x) for x in part.parameters()]
+
+    class Watch(TorchDispatchMode):
+        operations = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.operations += 1
+            assert [id(x) for x in part.parameters()] == own
+            return func(*args, **(kwargs or {}))
+
+    with Watch() as watch:
+        part(randn(2, 3, 16, 24).bfloat16()).sum().backward()
+    assert watch.operations > 4
+    assert {x.grad.dtype for x in part.parameters()} == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("images", [torch.bfloat16, torch.float32])

@@ -7,7 +7,6 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from vitzoo.errors import InvalidOption
 from vitzoo.keywords import check_choice
@@ -15,6 +14,21 @@ from vitzoo.parts.block import NORMS
 from vitzoo.parts.init import lecun_normal_
 
 NO_NORM = "none"
+
+
+class PatchConv(nn.Conv2d):
+    """A convolution of patches, in float32 where a CPU would compute it in bfloat16.
+
+    On CPUs with AMX, oneDNN leaves results unset, of four channels or of one column of patches.
+    """
+
+    def forward(self, images: Tensor) -> Tensor:
+        if not _in_bfloat16_on_cpu(images, self.weight):
+            return super().forward(images)
+        bias = None if self.bias is None else self.bias.float()
+        with torch.autocast("cpu", enabled=False):
+            x = self._conv_forward(images.float(), self.weight.float(), bias)
+        return x.bfloat16()
 
 
 class ConvPatchEmbed(nn.Module):
@@ -52,7 +66,7 @@ class ConvPatchEmbed(nn.Module):
         self.patch_size = patch_size
         self.in_chans = in_chans
         self._image_size: tuple[int, int] | None = None
-        self.proj = nn.Conv2d(in_chans, embed_dim, patch_size, stride=patch_size, bias=bias)
+        self.proj = PatchConv(in_chans, embed_dim, patch_size, stride=patch_size, bias=bias)
         lecun_normal_(self.proj.weight)
         if self.proj.bias is not None:
             nn.init.zeros_(self.proj.bias)
@@ -82,20 +96,8 @@ class ConvPatchEmbed(nn.Module):
         return None if self._image_size is None else math.prod(self.grid(self._image_size))
 
     def forward(self, images: Tensor) -> Tensor:
-        x = self._projected(images)  # (b, d, h / patch, w / patch)
+        x = self.proj(images)  # (b, d, h / patch, w / patch)
         return self.norm(x.flatten(2).transpose(1, 2))  # (b, n, d)
-
-    def _projected(self, images: Tensor) -> Tensor:
-        """Apply the convolution, in float32 where a CPU would compute it in bfloat16.
-
-        On CPUs with AMX, oneDNN leaves results unset, of four channels or of one column of patches.
-        """
-        if not _in_bfloat16_on_cpu(images, self.proj):
-            x: Tensor = self.proj(images)
-            return x
-        exact = {name: x.float() for name, x in self.proj.named_parameters()}
-        with torch.autocast("cpu", enabled=False):
-            return functional_call(self.proj, exact, images.float()).bfloat16()
 
 
 class UnfoldPatchEmbed(ConvPatchEmbed):
@@ -113,10 +115,10 @@ class UnfoldPatchEmbed(ConvPatchEmbed):
         return self.norm(x)  # (b, n, d)
 
 
-def _in_bfloat16_on_cpu(images: Tensor, layer: nn.Module) -> bool:
+def _in_bfloat16_on_cpu(images: Tensor, weight: Tensor) -> bool:
     if not isinstance(images, Tensor) or images.device.type != "cpu":  # or is traced by torch.fx
         return False
-    types = {images.dtype, *(x.dtype for x in layer.parameters())}
+    types = {images.dtype, weight.dtype}
     if torch.is_autocast_enabled("cpu") and torch.float64 not in types:
         return torch.get_autocast_dtype("cpu") == torch.bfloat16
     return types == {torch.bfloat16}
