@@ -165,7 +165,8 @@ class Index:
 
         `mim/*` is no such pattern, because that plugin is installed: it has parts and no variants.
         """
-        rows = self.rows()
+        patterns = list(patterns)
+        rows = self.rows() if patterns else []  # a row of each variant takes time
         whole = [f"{namespace}/*" for namespace in self.zoo.host.infos]
         present = {pattern: self._renamed(pattern, rows) for pattern in patterns}
         names = [*(row["name"] for row in rows), *whole]

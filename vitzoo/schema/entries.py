@@ -328,7 +328,7 @@ def _preprocessing(reader: Reader) -> Preprocessing:
 
 def read_preprocessing(reader: Reader) -> Preprocessing:
     """Read the keys of a preprocessing table."""
-    return Preprocessing(**preprocessing_values(reader))
+    return USUAL_PREPROCESSING.with_values(**preprocessing_values(reader))
 
 
 def _check_pin(row: Weights, reader: Reader, *, sized: bool) -> None:
@@ -367,6 +367,7 @@ def _check_pin(row: Weights, reader: Reader, *, sized: bool) -> None:
         raise reader.fail("weights with a sha256 need pin = 'reported' or pin = 'confirmed'")
 
 
+USUAL_PREPROCESSING = Preprocessing()  # its constructor checks the values once more
 WITHOUT_FILE = Weights("")
 WITHOUT_NETWORK = Variant("", summary="", spec=Spec(), params=0)
 OF_VARIANT: dict[str, Callable[[Reader, str], Any]] = {  # keys that may be missing

@@ -67,6 +67,8 @@ class Reader:
             if default is REQUIRED:
                 raise self.fail(f"missing key {key!r}{self._misspelt(key)}")
             return default
+        if type(value) is kind:  # most values
+            return value
         if kind is float and type(value) is int and abs(value) < LARGE:
             return float(value)
         if not isinstance(value, kind) or (type(value) is bool and kind not in (bool, object)):
@@ -116,7 +118,7 @@ class Reader:
             for item in value:
                 if type(item) not in (int, float) or not abs(item) < LARGE:
                     raise self.fail(f"{key} must be a list of numbers, got {short_repr(value)}")
-        return tuple(float(item) for item in value)
+        return tuple(map(float, value))
 
     def texts(self, key: str, default: Any = REQUIRED) -> tuple[str, ...]:
         """Return a list of non-empty strings as a tuple."""
