@@ -367,7 +367,7 @@ def _check_pin(row: Weights, reader: Reader, *, sized: bool) -> None:
         raise reader.fail("weights with a sha256 need pin = 'reported' or pin = 'confirmed'")
 
 
-USUAL_PREPROCESSING = Preprocessing()  # its constructor checks the values once more
+USUAL_PREPROCESSING = Preprocessing()  # copied: the constructor would check all values again
 WITHOUT_FILE = Weights("")
 WITHOUT_NETWORK = Variant("", summary="", spec=Spec(), params=0)
 OF_VARIANT: dict[str, Callable[[Reader, str], Any]] = {  # keys that may be missing
