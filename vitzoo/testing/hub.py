@@ -1,18 +1,23 @@
-"""A Hub on loopback: it serves files and the model API, and tests can replace its answers."""
+"""A Hub on loopback: it serves files and the model API, and tests can replace its answers.
+
+It can redirect, limit requests and refuse tokens as the official Hub did in November 2026.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import threading
-from collections import deque
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
+CACHED = "/api/resolve-cache/models/"
 Behaviour = Callable[[BaseHTTPRequestHandler, Any], None]
 """Answers one request. It takes the handler and the right bytes, None if the file is missing."""
 
@@ -30,6 +35,14 @@ class Hub:
         script: behaviours for the next requests for files, one for each; None serves the file.
         always: behaviour for the requests after `script`; None serves the file.
         api: behaviour for requests to the model API (it gets the path); None answers normally.
+        storage: another Hub, to which requests for large files are redirected (302, with the
+            headers `X-Linked-Etag` and `X-Linked-Size`); requests for a config are redirected to
+            `/api/resolve-cache` of this one (307). None: this Hub serves every file at once.
+        buckets: requests in `window` that are answered, by bucket (`api` or `resolvers`); to more
+            requests it answers 429 with the header `RateLimit`.
+        window: seconds.
+        clock: returns the time in seconds.
+        tokens: valid tokens; it answers 401 to a request with another one. None: all are valid.
         requests: (method, path, headers) of all requests so far.
 
     >>> with Hub() as hub:
@@ -45,7 +58,14 @@ class Hub:
         self.script: deque[Behaviour | None] = deque()
         self.always: Behaviour | None = None
         self.api: Behaviour | None = None
+        self.storage: Hub | None = None
+        self.buckets: dict[str, int] = {}
+        self.window = 300.0
+        self.clock: Callable[[], float] = time.monotonic
+        self.tokens: set[str] | None = None
         self.requests: list[tuple[str, str, dict[str, str]]] = []
+        self._counts: Counter[tuple[str, int]] = Counter()
+        self._counting = threading.Lock()
         self._server = _Server(("127.0.0.1", 0), _handler(self._answer))
         serve_forever = self._server.serve_forever
         self._thread = threading.Thread(target=serve_forever, args=(0.05,), daemon=True)
@@ -113,20 +133,74 @@ class Hub:
         self.close()
 
     def _answer(self, handler: BaseHTTPRequestHandler) -> None:
-        path = unquote(urlsplit(handler.path).path)
+        path = urlsplit(handler.path).path
         self.requests.append((handler.command, handler.path, dict(handler.headers)))
-        if path.startswith("/api/models/"):
-            (self.api or self._model)(handler, path)
+        api = path.startswith("/api/models/")
+        if self._denies(handler) or self._limits(handler, "api" if api else "resolvers"):
+            return
+        if api:
+            (self.api or self._model)(handler, unquote(path))
             return
         repo, _, rest = path.strip("/").partition("/resolve/")
-        data = self.files.get((repo, rest.partition("/")[2]), self.anything)
-        behaviour = self.script.popleft() if self.script else self.always
+        if cached := path.startswith(CACHED):
+            owner, name, rest = path.removeprefix(CACHED).split("/", 2)
+            repo = f"{owner}/{name}"
+        file = unquote(rest.partition("/")[2])
+        data = self.files.get((unquote(repo), file), self.anything)
+        behaviour = None if cached else self.script.popleft() if self.script else self.always
         if behaviour is not None:
             behaviour(handler, data)
         elif data is None:
             reply(handler, 404, {"X-Error-Code": "EntryNotFound"})
+        elif self.storage and not cached:
+            self._redirect(handler, repo, file, data)
         else:
             serve(handler, data, headers={"X-Repo-Commit": self.commits.get(repo, COMMIT)})
+
+    def _denies(self, handler: BaseHTTPRequestHandler) -> bool:
+        """Answer a request with a token that is not valid."""
+        token = handler.headers.get("Authorization")
+        if self.tokens is None or not token or token.removeprefix("Bearer ") in self.tokens:
+            return False
+        reason = "Invalid credentials in Authorization header"
+        scheme = 'Bearer realm="Authentication required"'
+        headers = {"X-Error-Message": reason, "WWW-Authenticate": scheme}
+        reply(handler, 401, headers, b"Invalid username or password.")
+        return True
+
+    def _limits(self, handler: BaseHTTPRequestHandler, bucket: str) -> bool:
+        """Answer a request that is one too many in this window."""
+        most, now = self.buckets.get(bucket), self.clock()
+        if most is None:
+            return False
+        window, elapsed = divmod(now, self.window)
+        with self._counting:
+            self._counts[bucket, int(window)] += 1
+            if self._counts[bucket, int(window)] <= most:
+                return False
+        left = int(self.window - elapsed) + 1
+        policy = f'"fixed window";"{bucket}";q={most};w={self.window:.0f}'
+        headers = {"RateLimit": f'"{bucket}";r=0;t={left}', "RateLimit-Policy": policy}
+        reply(handler, 429, headers)
+        return True
+
+    def _redirect(self, handler: BaseHTTPRequestHandler, repo: str, file: str, data: bytes) -> None:
+        """Redirect a request for a file to the storage, and for a config to the cache."""
+        commit = self.commits.get(repo, COMMIT)
+        if file.endswith(".json") or self.storage is None:
+            target = f"{CACHED}{repo}/{commit}/{quote(file)}?etag=x"
+            reply(handler, 307, {"Location": target, "X-Repo-Commit": commit})
+            return
+        self.storage.files[repo, file] = data
+        sha256, path = hashlib.sha256(data).hexdigest(), f"{repo}/resolve/{commit}/{quote(file)}"
+        headers = {
+            "Location": f"{self.storage.endpoint}/{path}?Signature=x",
+            "X-Repo-Commit": commit,
+            "X-Linked-Size": str(len(data)),
+            "X-Linked-ETag": f'"{sha256}"',
+            "X-Xet-Hash": hashlib.sha256(sha256.encode()).hexdigest(),
+        }
+        reply(handler, 302, headers, b"Found")
 
     def _model(self, handler: BaseHTTPRequestHandler, path: str) -> None:
         repo = path.removeprefix("/api/models/").partition("/revision/")[0]
