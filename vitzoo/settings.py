@@ -12,7 +12,8 @@
 | `VITZOO_FROZEN` | 1: never write the lock file |
 | `VITZOO_LOCK` | path of the lock file |
 | `VITZOO_VERIFY` | `stamp` (default), `always`: hash at each load, `tensors`: hash loaded bytes |
-| `VITZOO_TIMEOUT` | seconds to wait for the first byte |
+| `VITZOO_TIMEOUT` | seconds of each try, and of all waits that a server asks for |
+| `HF_HUB_ETAG_TIMEOUT`, `HF_HUB_DOWNLOAD_TIMEOUT` | seconds of each try for metadata, for a file |
 | `VITZOO_MAX_SCANS` | scans of a JPEG file, by default 100 |
 """
 
@@ -35,23 +36,26 @@ class Limits(NamedTuple):
     """Limits of one download.
 
     Args:
-        first_byte: seconds until the first byte, for all attempts together.
-        connect: the same after the first failed connection, as long as no host has answered.
+        first_byte: seconds of one try for a file until its first byte.
+        metadata: seconds of one try for metadata or a config until its last byte.
+        connect: seconds of all tries after the first failed connection, until a host has answered.
         stall: seconds without a byte after which the connection counts as lost.
         min_rate: bytes per second, measured over every `window` seconds.
-        attempts: attempts in a row without progress.
-        retry_after: seconds that a server may ask to wait, for all requests together.
+        attempts: tries in a row without progress.
+        retry_after: seconds that servers may ask to wait, together; the Hub counts requests in
+            windows of 300 s.
         redirects: redirects in a row.
         lock_wait: seconds to wait for another process that fetches the same file.
     """
 
     first_byte: float = 10.0
+    metadata: float = 10.0
     connect: float = 2.0
     stall: float = 10.0
     min_rate: float = 4096.0
     window: float = 30.0
     attempts: int = 5
-    retry_after: float = 30.0
+    retry_after: float = 330.0
     redirects: int = 8
     lock_wait: float = 900.0
 
@@ -169,16 +173,26 @@ def verify_mode() -> str:
 
 def limits() -> Limits:
     """Return the limits of a download."""
-    text = os.environ.get("VITZOO_TIMEOUT")
+    if seconds := _seconds("VITZOO_TIMEOUT"):
+        connect = min(seconds, Limits().connect)
+        return Limits(seconds, seconds, connect, stall=seconds, retry_after=seconds)
+    file = _seconds("HF_HUB_DOWNLOAD_TIMEOUT") or Limits().first_byte
+    metadata = _seconds("HF_HUB_ETAG_TIMEOUT") or Limits().metadata
+    return Limits(first_byte=file, metadata=metadata, stall=file)
+
+
+def _seconds(name: str) -> float | None:
+    """Return the value of a variable that is a number of seconds; None if it is not set."""
+    text = os.environ.get(name)
     if not text:
-        return Limits()
+        return None
     try:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 86_400:
-        raise InvalidOption(f"VITZOO_TIMEOUT must be a positive number of seconds, got {text!r}")
-    return Limits(first_byte=seconds, stall=seconds)
+        raise InvalidOption(f"{name} must be a positive number of seconds, got {text!r}")
+    return seconds
 
 
 def max_scans() -> int:

@@ -123,7 +123,7 @@ def faults():
 
 
 class Clock:
-    """Stands in for `time` in the fetcher: pauses pass at once and are noted."""
+    """Stands in for `time` in requests: pauses pass at once and are noted."""
 
     def __init__(self):
         self.slept = []
@@ -138,7 +138,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     stand_in = Clock()
-    for name in ("download", "locks"):
+    for name in ("exchange", "locks"):
         monkeypatch.setattr(importlib.import_module(f"vitzoo.store.{name}"), "time", stand_in)
     return stand_in
 
@@ -199,7 +199,8 @@ class Net:
 
         self.hub_cache = self.root / "hf" / "hub"
         self.monkeypatch.setattr(constants, "HF_HUB_CACHE", str(self.hub_cache))
-        self.monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(self.root / "hf" / "token"))
+        for name, file in (("HF_TOKEN_PATH", "token"), ("HF_STORED_TOKENS_PATH", "stored_tokens")):
+            self.monkeypatch.setattr(constants, name, str(self.root / "hf" / file))
         self.monkeypatch.setenv("HF_HOME", str(self.root / "hf"))
         self.monkeypatch.setenv("HOME", str(self.root / "user"))
         self.monkeypatch.setenv("TMPDIR", str(self.root / "tmp"))

@@ -11,7 +11,7 @@ from email.utils import format_datetime
 import pytest
 
 import vitzoo
-from helpers import refuses
+from helpers import refuses, says
 from vitzoo.errors import (
     AccessDenied,
     AuthenticationError,
@@ -45,11 +45,12 @@ def test_retry_after_in_seconds_is_honoured(net, hub, faults, clock):
     net.limit(first_byte=2)
     hub.script.append(faults.answer(429, {"Retry-After": "7"}))
     net.assert_right(net.create())
-    assert clock.slept == [7.0]  # more than the budget for a first byte, as the server asks
+    assert clock.slept == [7.0]  # more than a try may take, as the server asks
     assert hub.ranges == [None, None]
 
 
 def test_retry_after_as_a_date_is_honoured(net, hub, faults, clock):
+    net.limit()
     hub.script.append(faults.answer(429, {"Retry-After": in_seconds(9)}))
     net.assert_right(net.create())
     assert clock.slept == [pytest.approx(8.5, abs=0.6)]
@@ -65,6 +66,7 @@ def test_malformed_retry_after_is_ignored(net, hub, faults, clock, text):
 @pytest.mark.parametrize(("status", "wait"), [(503, 0.4), (429, 8.0)])
 def test_the_window_of_requests_counts_with_429_alone(net, hub, faults, clock, status, wait):
     """The Hub states it with every answer."""
+    net.limit()
     hub.script.append(faults.answer(status, {"RateLimit": '"resolvers";r=0;t=7'}))
     net.assert_right(net.create())
     assert clock.slept == [pytest.approx(wait)]
@@ -74,21 +76,44 @@ def test_the_window_of_requests_counts_with_429_alone(net, hub, faults, clock, s
     ("text", "seconds"),
     [("999999", r" 999999 s\b"), ("Fri, 31 Dec 2999 23:59:59 GMT", r" \d{11} s\b")],
 )
-def test_long_retry_after_is_capped(net, hub, faults, clock, text, seconds):
-    """One wait of the longest allowed time, then the error says what the server asks for."""
+def test_long_retry_after_is_an_error_at_once(net, hub, faults, clock, text, seconds):
+    """A shorter wait would be in vain; the error says what the server asks for."""
+    net.limit()
     hub.always = faults.answer(429, {"Retry-After": text})
     assert re.search(seconds, net.fails(ServerError, " 429"))
-    assert clock.slept == [30.0]
-    assert hub.ranges == [None, None]
+    assert clock.slept == []
+    assert hub.ranges == [None]
     net.recovers()
 
 
-def test_repeated_429_ends_within_the_wait_limit(net, hub, faults, clock):
-    hub.always = faults.answer(429, {"Retry-After": "8"})
-    net.fails(ServerError, " 429", " 8 s")
-    assert sum(clock.slept) <= 30
-    assert 2 <= len(hub.ranges) <= 5
+@pytest.mark.parametrize(
+    ("asked", "timeout", "slept"),
+    [(8, None, [8.0] * 4), (150, None, [150.0] * 2), (8, "20", [8.0] * 2), (8, "5", [])],
+    ids=["tries", "window", "timeout", "short-timeout"],
+)
+def test_repeated_429_ends_within_the_wait_limit(
+    net, hub, faults, clock, monkeypatch, asked, timeout, slept
+):
+    """At most five tries, and 330 s of waits or VITZOO_TIMEOUT."""
+    monkeypatch.delenv("VITZOO_TIMEOUT")
+    if timeout:
+        monkeypatch.setenv("VITZOO_TIMEOUT", timeout)
+    hub.always = faults.answer(429, {"Retry-After": str(asked)})
+    net.fails(ServerError, " 429", f" {asked} s")
+    assert clock.slept == slept
+    assert len(hub.ranges) == len(slept) + 1
     net.recovers()
+
+
+@pytest.mark.parametrize(("asked", "level"), [(3, "WARNING"), (1, "INFO")])
+def test_a_wait_of_over_two_seconds_is_said(net, hub, faults, caplog, asked, level):
+    caplog.set_level("INFO", "vitzoo")
+    net.limit()
+    hub.script.append(faults.answer(429, {"Retry-After": str(asked)}))
+    net.create()
+    (said,) = (r for r in caplog.records if "trying again" in r.message)
+    assert said.levelname == level
+    says(said.message, "faulty/net:main", hub.host, "429", f"{asked}.0 s")
 
 
 def test_retry_after_in_the_past_is_ignored(net, hub, faults):

@@ -1,4 +1,7 @@
-"""Requests and files that huggingface_hub makes of its own, and vitzoo does not."""
+"""Requests and files that huggingface_hub makes of its own, and vitzoo does not.
+
+The one exception, `get_token`, is in test_logins.py.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,7 @@ def test_no_file_is_written_through_a_link(net, hf_home, bystander):
     assert bystander.requests == []
 
 
-def test_an_expiring_oauth_token_is_not_refreshed(net, hub, bystander, hf_home):
+def test_no_login_is_renewed_through_a_mirror(net, hub, bystander, hf_home):
     """huggingface_hub would ask HF_ENDPOINT for a new one and write it."""
     stored = "[me]\nhf_token = hf_secret\nrefresh_token = r\nexpires_at = 1\n"
     (hf_home / "stored_tokens").write_text(stored, encoding="utf-8")
@@ -88,7 +91,7 @@ def test_an_expiring_oauth_token_is_not_refreshed(net, hub, bystander, hf_home):
     assert {headers.get("authorization") for _, _, headers in hub.requests} == {"Bearer hf_secret"}
 
 
-def test_no_oidc_token_is_asked_for(net, hub, bystander, hf_home):
+def test_no_oidc_token_is_asked_for_through_a_mirror(net, hub, bystander, hf_home):
     before = tree(hf_home)
     fetch(net, HF_OIDC_RESOURCE="acme/net", HF_OIDC_ID_TOKEN="id", VITZOO_TOKEN_HOSTS=hub.host)
     assert bystander.requests == []

@@ -71,7 +71,7 @@ def test_no_network_is_one_short_error(net, clock, monkeypatch, dead_port, first
 
 def test_a_host_that_has_answered_gets_all_retries(net, hub, clock, faults, monkeypatch):
     """A server that restarts refuses connections for some seconds."""
-    module, real = importlib.import_module("vitzoo.store.download"), []
+    module, real = importlib.import_module("vitzoo.store.exchange"), []
 
     def refused(*arguments, **options):
         real.append(arguments)
@@ -88,7 +88,7 @@ def test_a_host_that_has_answered_gets_all_retries(net, hub, clock, faults, monk
 
 
 def test_dns_failure_is_an_error(net, clock, monkeypatch):
-    net.limit(first_byte=1)
+    net.limit(connect=1)
     monkeypatch.setenv("VITZOO_ENDPOINTS", "http://vitzoo.invalid")
     with refuses(
         TransferError, "net:main", " vitzoo.invalid: ", "VITZOO_ENDPOINTS", "vitzoo import"

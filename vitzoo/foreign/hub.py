@@ -36,7 +36,7 @@ def sidecars_at(address: str) -> tuple[Sidecars, HubFile]:
         InvalidOption: the address has another form.
         WeightsError: the repository has no such file, or a file could not be verified.
     """
-    found = together(files_at(address))
+    found = together(_needed(files_at(address)))
     weights = [one for one in found if one.is_index or not one.small]
     there = [one for one in weights if not one.pin.absent]
     if len(weights) > len(there) == 0 and len(weights) > 1:  # the address names no file
@@ -52,6 +52,13 @@ def sidecars_at(address: str) -> tuple[Sidecars, HubFile]:
     small = {one.entry.file.rpartition("/")[2]: one for one in found if one.small}
     repo = there[0].entry.repo
     return read_sidecars(lambda name: read_small(small[name]), repo), there[0]
+
+
+def _needed(files: list[HubFile]) -> list[HubFile]:
+    """Return the files without the weights files that come after one in the lock."""
+    weights = [one.pinned() for one in files if one.is_index or not one.small]
+    here = (i for i, one in enumerate(weights, 1) if one.pin.sha256 and not one.pin.absent)
+    return files[: next(here, len(weights))] + files[len(weights) :]
 
 
 def files_at(address: str) -> list[HubFile]:

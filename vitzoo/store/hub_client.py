@@ -1,4 +1,4 @@
-"""Requests to a Hub: headers, token, time limits, redirects and errors; torch-free."""
+"""Single requests to a Hub: headers, time limits, bodies and errors; torch-free."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # public, not
 )
 
 from vitzoo import __version__, errors
+from vitzoo.errors import printable
 from vitzoo.files.names import on_hub
 from vitzoo.registry.repositories import known
-from vitzoo.settings import may_see_token
 from vitzoo.store.locks import SLICE, check
-from vitzoo.store.token import user_token
 
 if TYPE_CHECKING:
     from vitzoo.store.hub_file import HubFile
 
 READ = 1024 * 1024  # bytes that are read from a connection at once
 SHOWN = 200  # characters of a server's text in a message
+DENIED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 ELSEWHERE = "the registry may be out of date, or the endpoint an incomplete mirror"
 UNSET_OFFLINE = (
     "huggingface_hub is offline; unset HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE, then start again"
@@ -63,16 +63,21 @@ def send(
     url: str,
     timeout: httpx2.Timeout,
     headers: Mapping[str, str],
-    *,
-    anonymous: bool = False,
+    token: str = "",
 ) -> httpx2.Response:
     """Return the answer to a GET request, its body not yet read; follow no redirect.
 
-    An `anonymous` request has no token, no password and no cookie, whatever the host is.
+    A request without a token has no password and no cookie either.
+    `huggingface_hub.utils.build_hf_headers` is not used: it requests the names of coding agents
+    from HF_ENDPOINT, and writes them into HF_HOME.
     """
-    headers = _headers(url, anonymous=anonymous) | dict(headers)
-    request = client.build_request("GET", url, headers=headers, timeout=timeout)
-    if not anonymous:
+    every = {
+        "user-agent": f"vitzoo/{__version__}; python/{platform.python_version()}",
+        "accept-encoding": "identity",
+    }
+    request = client.build_request("GET", url, headers=every | dict(headers), timeout=timeout)
+    if token:
+        request.headers["authorization"] = f"Bearer {token}"
         return client.send(request, stream=True, follow_redirects=False)
     for name in ("authorization", "cookie"):  # of the shared client
         request.headers.pop(name, None)
@@ -132,21 +137,6 @@ def encoding_of(response: httpx2.Response) -> str:
     """Return how a body is compressed, empty if it is not."""
     encoding = response.headers.get("content-encoding", "").strip().lower()[:50]
     return "" if encoding == "identity" else encoding
-
-
-def _headers(url: str, *, anonymous: bool) -> dict[str, str]:
-    """Return the headers of one request: the user agent, and the token if its host may see it.
-
-    `huggingface_hub.utils.build_hf_headers` is not used: it requests the names of coding agents
-    and new OAuth and OIDC tokens from HF_ENDPOINT, and writes what it learns into HF_HOME.
-    """
-    headers = {
-        "user-agent": f"vitzoo/{__version__}; python/{platform.python_version()}",
-        "accept-encoding": "identity",
-    }
-    if not anonymous and may_see_token(url) and (token := user_token()):
-        headers["authorization"] = f"Bearer {token}"
-    return headers
 
 
 def within(seconds: float, call: Callable[[], Result]) -> Result:
@@ -224,10 +214,37 @@ def refusal(response: httpx2.Response, file: HubFile, host: str) -> errors.Netwo
             return errors.RepoNotFound(f"{file}: {host} has no repository {file.entry.repo}{fix}")
     except hub_errors.HfHubHTTPError:
         pass
-    denied = status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+    return _by_status(response, file, host, gated=status in DENIED and is_gated(file))
+
+
+def is_gated(file: HubFile) -> bool:
+    """Tell whether the repository of a file is known to be gated."""
     well_known = known(file.entry.repo)
-    gated = file.entry.gated or (well_known is not None and well_known.gated)
-    return _by_status(response, file, host, gated=denied and gated)
+    return file.entry.gated or (well_known is not None and well_known.gated)
+
+
+def refused_twice(
+    response: httpx2.Response, without: httpx2.Response, file: HubFile, host: str, place: str
+) -> errors.NetworkError:
+    """Return the error for a request that was refused with a token and without one.
+
+    Args:
+        response, without: the answers to the request with the token, and without it.
+        file: that was requested.
+        host: that answered.
+        place: where the token comes from.
+    """
+    error = refusal(response, file, host)
+    other = refusal(without, file, host)
+    reason = printable(response.headers.get("x-error-message", ""), SHOWN)
+    stated = f" ({reason})" if reason else ""
+    code = response.headers.get("x-error-code", "")
+    if code == "GatedRepo":  # the token is valid
+        return error
+    if response.status_code == HTTPStatus.UNAUTHORIZED and code != "RepoNotFound":
+        what = f"{host} refused the token of {place}{stated}; log in again with `hf auth login`"
+        return type(other)(f"{what}, or set HF_TOKEN; without it: {other}")
+    return type(error)(f"{error}; the token is that of {place}{stated}")
 
 
 def _at_address(response: httpx2.Response, file: HubFile, host: str) -> errors.NetworkError:

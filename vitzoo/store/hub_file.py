@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from vitzoo import settings
@@ -30,6 +30,7 @@ class HubFile:
         package: the package that a bundled file lies in.
         small: whether it is a config, which need not be stored with LFS.
         others: the names of the other weights of its variant.
+        data: the bytes of a config that arrived with its pin; empty if they did not.
     """
 
     entry: Weights
@@ -38,6 +39,7 @@ class HubFile:
     package: str = "vitzoo"
     small: bool = False
     others: tuple[str, ...] = ()
+    data: bytes = field(default=b"", repr=False)
 
     @classmethod
     def of(cls, variant: Variant, entry: Weights, zoo: Registry) -> HubFile:
@@ -80,6 +82,11 @@ class HubFile:
     def revision(self) -> str:
         """The commit of the pin; before that, the revision of the entry."""
         return self.pin.commit or self.entry.revision or "main"
+
+    @property
+    def needs_pin(self) -> bool:
+        """Whether its sha256 is not known yet."""
+        return not self.pin.sha256
 
     @property
     def size(self) -> int | None:

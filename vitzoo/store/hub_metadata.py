@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urljoin, urlsplit
+from urllib.parse import quote
 
 import httpx2
-from huggingface_hub.errors import OfflineModeIsEnabled
 
 from vitzoo import settings
-from vitzoo.errors import (
-    EntryNotFound,
-    Offline,
-    PinError,
-    RefusedResponse,
-    TransferError,
-    printable,
-)
+from vitzoo.errors import EntryNotFound, Offline, PinError, RefusedResponse, TransferError
 from vitzoo.files.names import COMMIT, SHA256
 from vitzoo.files.shard_index import MAX_INDEX
 from vitzoo.files.strict_json import strict_json
-from vitzoo.store.hub_client import (
-    CONNECTING,
-    SHOWN,
-    UNSET_OFFLINE,
-    encoding_of,
-    proxies,
-    refusal,
-    send,
-    session,
-    unreachable,
-    within,
-)
+from vitzoo.store.exchange import Exchange
+from vitzoo.store.hub_client import CONNECTING, SHOWN, encoding_of, within
 from vitzoo.store.lockfile import ABSENT, Pin
 
 if TYPE_CHECKING:
@@ -77,8 +58,17 @@ def request_pin(file: HubFile, fix: str = FIX) -> Pin:
 def request_pins(files: Sequence[HubFile], fix: str = FIX) -> list[Pin]:
     """Request the pins of files of one repository at once; a file may be absent.
 
+    Raises:
+        Offline, NetworkError, PinError: as `request_pin`.
+    """
+    return [file.pin for file in stated(files, fix)]
+
+
+def stated(files: Sequence[HubFile], fix: str = FIX) -> list[HubFile]:
+    """Return files of one repository with the pins that one request asks for.
+
     The sha256 of a config that is not stored with LFS is computed from its bytes, which the trusted
-    Hub endpoint itself serves.
+    Hub endpoint itself serves; the file has them then.
 
     Raises:
         Offline, NetworkError, PinError: as `request_pin`.
@@ -98,7 +88,7 @@ def request_pins(files: Sequence[HubFile], fix: str = FIX) -> list[Pin]:
             "who changed the repository"
         )
     known = [replace(one, entry=replace(one.entry, **terms)) for one in files]  # for errors
-    return [_Request(one, endpoint, fix).pin(commit, siblings) for one in known]
+    return [_Request(one, endpoint, fix).stated(commit, siblings) for one in known]
 
 
 def _where(file: HubFile, endpoint: str) -> str:
@@ -106,22 +96,26 @@ def _where(file: HubFile, endpoint: str) -> str:
     return f"{name}: {endpoint}"
 
 
-class _Request:
-    """One request for the metadata of a file's repository, with its redirects."""
+class _Request(Exchange):
+    """Requests about a file's repository to the trusted Hub endpoint."""
 
     def __init__(self, file: HubFile, endpoint: str, fix: str) -> None:
-        self.file, self.endpoint, self.limits = file, endpoint, settings.limits()
-        self.fix, self.deadline = fix, float("inf")
+        limits = settings.limits()
+        super().__init__(file, endpoint, limits, limits.metadata)
+        self.endpoint, self.fix = endpoint, fix
         self.where = _where(file, endpoint)
-        self.most = MAX_METADATA
+        self.rule = (
+            f"the sha256 of a file is taken from {endpoint} alone. A login page or a proxy may "
+            "have answered; check the network and VITZOO_TRUST_ENDPOINT"
+        )
         self.small = MAX_INDEX if file.is_index else MAX_SMALL
 
     def metadata(self) -> tuple[object, dict[str, Mapping[str, Any]], dict[str, Any]]:
         """Return the commit of the revision, what is stated about its files, and the terms."""
         repo, revision = self.file.entry.repo, quote(self.file.revision, safe="")
         try:
-            answer = self._answer(f"api/models/{repo}/revision/{revision}?blobs=true")
-            metadata = strict_json(answer)
+            path = f"api/models/{repo}/revision/{revision}?blobs=true"
+            metadata = strict_json(self._body_of(path, MAX_METADATA))
             files = {sibling["rfilename"]: sibling for sibling in metadata["siblings"]}
             return metadata.get("sha"), files, self._terms(metadata)
         except (ValueError, TypeError, LookupError) as error:
@@ -139,24 +133,26 @@ class _Request:
         gated = entry.gated or metadata.get("gated") in (True, "auto", "manual")
         return {"license": entry.license or next(named, ""), "gated": gated}
 
-    def pin(self, commit: object, siblings: Mapping[str, Mapping[str, Any]]) -> Pin:
-        """Return the pin of the file, `ABSENT` if the commit does not have it."""
+    def stated(self, commit: object, siblings: Mapping[str, Mapping[str, Any]]) -> HubFile:
+        """Return the file with its pin, `ABSENT` if the commit does not have it."""
         sibling = siblings.get(self.file.entry.file)
         if not (isinstance(commit, str) and COMMIT.fullmatch(commit)):
             raise self._unusable()
         if sibling is None:
-            return Pin(commit, 0, ABSENT, self.endpoint)
+            return replace(self.file, pin=Pin(commit, 0, ABSENT, self.endpoint))
         lfs = sibling.get("lfs")
         if self.file.small and not lfs:
-            return self._small(commit, sibling)
+            data = self._small(commit, sibling)
+            pin = Pin(commit, len(data), hashlib.sha256(data).hexdigest(), self.endpoint)
+            return replace(self.file, pin=pin, data=data)
         lfs = lfs if isinstance(lfs, dict) else {}
         size, sha256 = lfs.get("size"), lfs.get("sha256")
-        stated = isinstance(sha256, str) and SHA256.fullmatch(sha256)
-        if not stated or type(size) is not int or size <= 0:
+        usable = isinstance(sha256, str) and SHA256.fullmatch(sha256)
+        if not usable or type(size) is not int or size <= 0:
             raise self._unusable()
         if self.file.small and size > self.small:
             raise PinError(f"{self.where} has {size} bytes, a config at most {self.small}")
-        return Pin(commit, size, str(sha256), self.endpoint)
+        return replace(self.file, pin=Pin(commit, size, str(sha256), self.endpoint))
 
     def _unusable(self) -> PinError:
         return PinError(
@@ -164,50 +160,39 @@ class _Request:
             "stored with LFS have a sha256 on a Hub"
         )
 
-    def _small(self, commit: str, sibling: Mapping[str, Any]) -> Pin:
-        """Return the pin of a config from its bytes, which must have the stated git hash."""
-        self.most = self.small
+    def _small(self, commit: str, sibling: Mapping[str, Any]) -> bytes:
+        """Return the bytes of a config, which must have the stated git hash."""
         file = quote(self.file.entry.file)
-        data = self._answer(f"{self.file.entry.repo}/resolve/{commit}/{file}")
+        data = self._body_of(f"{self.file.entry.repo}/resolve/{commit}/{file}", self.small)
         blob = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
         if not data or sibling.get("blobId") != blob:
             raise PinError(
                 f"{self.where} served {len(data)} bytes with git hash {blob}, and states git hash "
                 f"{str(sibling.get('blobId'))[:SHOWN]!r}; try again"
             )
-        return Pin(commit, len(data), hashlib.sha256(data).hexdigest(), self.endpoint)
+        return data
 
-    def _answer(self, path: str) -> bytes:
-        """Return the body that the endpoint answers for a path."""
-        try:
-            session()  # making the client takes longer than a request
-            self.deadline = time.monotonic() + self.limits.first_byte
-            return within(self.limits.first_byte, lambda: self._body(f"{self.endpoint}/{path}"))
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            reason = printable(f"{type(error).__name__}: {error}", SHOWN) + proxies()
-            alone = unreachable(error)
-            fix = f"{CONNECTING}; {self.fix}" if alone else self.fix
-            failure = TransferError(f"{self.where} cannot be reached: {reason}; {fix}")
-            failure.retry_after = None if alone else 0.0
-            raise failure from (None if alone else error)
-        except OfflineModeIsEnabled as error:
-            raise Offline(f"{self.where} cannot be reached: {UNSET_OFFLINE}; {self.fix}") from error
+    def allows(self, before: httpx2.URL, after: httpx2.URL) -> bool:
+        return len({(o.scheme, o.host, o.port, o.userinfo) for o in (before, after)}) == 1
 
-    def _body(self, url: str) -> bytes:
-        """Return the body of the answer, of bounded size, before the deadline."""
-        most = self.limits.redirects
-        for _ in range(most + 1):
-            timeout = httpx2.Timeout(max(0.1, self.deadline - time.monotonic()))
-            with contextlib.closing(send(session(), url, timeout, {})) as response:
-                if not response.has_redirect_location:
-                    return self._read(response)
-                location = response.headers["location"]
-            url = self._redirected(url, location)
-        raise RefusedResponse(f"{self.where} redirected more than {most} times; {self.fix}")
+    def failed(self, what: str, *, connected: bool = True) -> TransferError:
+        fix = self.fix if connected else f"{CONNECTING}; {self.fix}"
+        failure = TransferError(f"{self.where} cannot be reached: {what}; {fix}")
+        failure.retry_after = 0.0 if connected else None
+        return failure
 
-    def _read(self, response: httpx2.Response) -> bytes:
-        if response.status_code != httpx2.codes.OK:
-            raise refusal(response, self.file, urlsplit(self.endpoint).netloc)
+    def _body_of(self, path: str, most: int) -> bytes:
+        """Return the body, of at most `most` bytes, that the endpoint answers for a path."""
+
+        def attempt() -> bytes:
+            with self.response(f"{self.endpoint}/{path}", {}) as response:
+                left = max(0.1, self.deadline - time.monotonic())
+                return within(left, lambda: self._body(response, most))
+
+        return self.tried(attempt)
+
+    def _body(self, response: httpx2.Response, most: int) -> bytes:
+        self.check_status(response, httpx2.codes.OK)
         if encoding := encoding_of(response):
             raise RefusedResponse(
                 f"{self.where} sent a {encoding!r} body, expected plain JSON; a proxy may have "
@@ -216,24 +201,6 @@ class _Request:
         body = bytearray()
         for chunk in response.iter_raw():
             body += chunk
-            if len(body) > self.most:
-                raise RefusedResponse(f"{self.where} sent more than {self.most} bytes; {self.fix}")
-            if time.monotonic() > self.deadline:
-                raise httpx2.ReadTimeout(f"no answer within {self.limits.first_byte:.1f} s")
+            if len(body) > most:
+                raise RefusedResponse(f"{self.where} sent more than {most} bytes; {self.fix}")
         return bytes(body)
-
-    def _redirected(self, url: str, target: str) -> str:
-        """Return the next address; it must have the scheme, host and port of the endpoint."""
-        try:
-            following = str(httpx2.URL(urljoin(url, target)))
-            origins = [httpx2.URL(address) for address in (url, following)]
-            same = len({(o.scheme, o.host, o.port, o.userinfo) for o in origins}) == 1
-        except (ValueError, httpx2.InvalidURL):
-            same = False
-        if not same:
-            raise RefusedResponse(
-                f"{self.where} redirected to {target[:200]!r}, which is refused: the sha256 of a "
-                f"file is taken from {self.endpoint} alone. A login page or a proxy may have "
-                f"answered; check the network and VITZOO_TRUST_ENDPOINT; {self.fix}"
-            )
-        return following

@@ -7,6 +7,7 @@ endpoint. With it, the file is searched in the store, in the user's Hub cache an
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import threading
 import warnings
@@ -63,26 +64,39 @@ def obtain(file: HubFile, note: Note | None = None) -> tuple[int, str]:
     """
     if file.entry.bundled:
         return _bundled(file), file.entry.sha256
-    carried, file = file.pin, file.pinned()
+    stated, file = file.pin, _pinned(file)
+    if file.needs_pin:
+        _check_first_use(file)
+    if file.needs_pin or file.pin is stated:
+        with _asking(file.address):
+            file = _pinned(replace(file, pin=stated))  # another process may have pinned it
+            if file.needs_pin or file.pin is stated:
+                file = _first_used(file)
+                fd = _there(file, note)
+                _lock(file)
+                return fd, file.pin.sha256
+    return _there(file, note), file.pin.sha256
+
+
+def _pinned(file: HubFile) -> HubFile:
+    """Return a file with its pin of registry or lock, which must be the one it came with."""
+    stated, file = file.pin, file.pinned()
     if file.pin.absent and not file.entry.sha256:
         raise EntryNotFound(
             f"{file}: commit {file.pin.commit} has no such file, as the lock "
             f"{settings.lock_path()} states; `vitzoo lock --update {file.address}` asks again"
         )
-    if carried.sha256 not in ("", file.pin.sha256):
+    if stated.sha256 not in ("", file.pin.sha256):
         raise PinError(
             f"{file}: the lock {settings.lock_path()} names another sha256 than when its configs "
-            f"were read, {file.pin.sha256} instead of {carried.sha256}; try again"
+            f"were read, {file.pin.sha256} instead of {stated.sha256}; try again"
         )
-    first_use = not file.entry.sha256 and (not file.pin.sha256 or file.pin is carried)
-    if first_use:
-        file = _first_used(file)
+    return file
+
+
+def _there(file: HubFile, note: Note | None) -> int:
     fd = _stored(file)
-    if fd is None:
-        fd = _bring(file, note)
-    if first_use:
-        _lock(file)
-    return fd, file.pin.sha256
+    return _bring(file, note) if fd is None else fd
 
 
 def stored(file: HubFile) -> Path | None:
@@ -120,10 +134,8 @@ def _bundled(file: HubFile) -> int:
 
 def _first_used(file: HubFile) -> HubFile:
     """Return a file with the pin that the trusted Hub endpoint states; ask if it is not known."""
-    if not file.pin.sha256:
-        _check_first_use(file)
     _show_terms(file)
-    if not file.pin.sha256:
+    if file.needs_pin:
         from vitzoo.store.hub_metadata import request_pin  # imports network libraries
 
         file = replace(file, pin=request_pin(file))
@@ -134,11 +146,21 @@ def together(files: Sequence[HubFile]) -> list[HubFile]:
     """Return files of one repository with their pins, all of one commit.
 
     One request asks the trusted Hub endpoint for the pins that are not known yet. The pins of
-    configs are written to the lock, also of those that the repository does not have.
+    configs are written to the lock, also of those that the repository does not have. Where only
+    that of the one weights file is unknown, `obtain` asks for it.
 
     Raises:
         WeightsError: as `obtain`.
     """
+    new = next((file for file in files if file.pinned().needs_pin), None)
+    if new is None:
+        return _with_pins(files)
+    _check_first_use(new)
+    with _asking(new.address.removesuffix(new.entry.file)):  # another process may pin the configs
+        return _with_pins(files)
+
+
+def _with_pins(files: Sequence[HubFile]) -> list[HubFile]:
     files = [file.pinned() for file in files]
     commits = sorted({file.pin.commit for file in files if file.pin.commit})
     if len(commits) > 1:
@@ -146,18 +168,21 @@ def together(files: Sequence[HubFile]) -> list[HubFile]:
             f"{files[0].address}: the lock {settings.lock_path()} names several commits of its "
             f"repository: {', '.join(commits)}; ask again with `vitzoo lock --update`"
         )
-    new = [file for file in files if not file.pin.sha256]
+    new = [file for file in files if file.needs_pin]
     if not new:
         return files
-    _check_first_use(new[0])
-    from vitzoo.store.hub_metadata import request_pins  # imports network libraries
-
     known = replace(UNPINNED, commit=commits[0]) if commits else UNPINNED
-    pins = dict(zip(new, request_pins([replace(file, pin=known) for file in new]), strict=True))
-    for file, pin in pins.items():
-        if pin.absent or file.small:  # weights are pinned once their bytes are verified
-            _lock(replace(file, pin=pin))
-    return [replace(file, pin=pins.get(file, file.pin)) for file in files]
+    asked = [replace(file, pin=known) for file in new]
+    alone = all(file.small or file.pin.absent for file in files if file not in new)
+    if not (commits and len(new) == 1 and alone and not new[0].small):
+        from vitzoo.store.hub_metadata import stated  # imports network libraries
+
+        asked = stated(asked)
+    for file in asked:
+        if file.pin.absent or file.small:
+            _lock(file)  # weights are pinned once their bytes are verified
+    found = dict(zip(new, asked, strict=True))
+    return [found.get(file, file) for file in files]
 
 
 def read_small(file: HubFile) -> bytes | None:
@@ -247,7 +272,7 @@ def _bring(file: HubFile, note: Note | None) -> int:
             raise
         return partial.fd
     store = Store(home)
-    with _alone(home, file):
+    with _alone(file.pin.sha256, file):
         fd = _stored(file)
         if fd is not None:
             return fd
@@ -280,6 +305,10 @@ def _check_room(home: Path, file: HubFile, partial: Partial) -> None:
 
 
 def _fill(file: HubFile, partial: Partial, note: Note | None) -> None:
+    if file.data:
+        partial.restart()
+        partial.write(file.data)
+        return
     if path := file.entry.path:
         fix = "put the right file there, or correct the entry in the registry file"
         source = open_regular(Path(path), follow=True)
@@ -296,9 +325,14 @@ def _fill(file: HubFile, partial: Partial, note: Note | None) -> None:
             f"{file.pin.sha256}, {size}); with a network, run {_fetch_command(file)}; or copy the "
             "file to this machine and run vitzoo import FILE"
         )
+    _show_terms(file)
+    _download(file, partial, note)
+
+
+def _download(file: HubFile, partial: Partial, note: Note | None) -> None:
+    """Download a file from the first endpoint that has it."""
     from vitzoo.store.download import download  # imports network libraries
 
-    _show_terms(file)
     failures: list[IntegrityError | NetworkError] = []
     endpoints = [file.entry.url] if file.entry.url else settings.endpoints()
     for endpoint in endpoints:
@@ -378,17 +412,29 @@ def _show_terms(file: HubFile) -> None:
 
 
 @contextmanager
-def _alone(home: Path, file: HubFile) -> Iterator[None]:
-    """Lock a file of the store; wait a bounded time for another process that fetches it."""
-    folder, patience = home / "locks", settings.limits().lock_wait
-    make_folder_or_raise(folder)
-    path = folder / f"{file.pin.sha256}.lock"
+def _asking(address: str) -> Iterator[None]:
+    """Hold the lock of an address until its pin is written, so that other processes do not ask."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(StoreError):  # without the lock, they ask for the same pin
+            stack.enter_context(_alone(hashlib.sha256(address.encode()).hexdigest(), address))
+        yield
+
+
+@contextmanager
+def _alone(name: str, what: object) -> Iterator[None]:
+    """Hold a lock file of the store; wait a bounded time for another process that does."""
+    home, patience = settings.home(), settings.limits().lock_wait
+    if home is None:
+        yield
+        return
+    make_folder_or_raise(home / "locks")
+    path = home / "locks" / f"{name}.lock"
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(locked(path, file, patience))
+            stack.enter_context(locked(path, what, patience))
         except Timeout as error:
             raise StoreError(
-                f"{file}: another process has locked {path} for {patience:.0f} s; end that "
+                f"{what}: another process has locked {path} for {patience:.0f} s; end that "
                 "process, or remove the lock if no such process is running"
             ) from error
         except OSError as error:
