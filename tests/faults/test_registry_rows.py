@@ -160,7 +160,7 @@ def test_size_of_another_type_is_refused(read_text, value):
 
 NEEDED = {
     "confirmed": ("sha256", "size", "revision"),
-    "reported": ("sha256", "revision", "size", "predicted_size"),
+    "reported": ("sha256", "size", "predicted_size"),
     "first-use": ("repo", "size", "predicted_size"),
 }
 REVISIONS = ["main", "HEAD", "v1.0", COMMIT[:7], COMMIT[:39], COMMIT + "0", COMMIT.upper()]
@@ -185,7 +185,6 @@ def test_revision_of_weaker_pins_that_is_no_commit_is_refused(read, pin, sha256)
         ("confirmed", {"size": None}),
         ("confirmed", {"size": None, "predicted_size": 1000}),
         ("confirmed", {"sha256": None}),
-        ("reported", {"revision": None}),
         ("reported", {"size": None}),
         ("reported", {"sha256": None}),
         ("first-use", {"sha256": None, "size": None}),
@@ -197,12 +196,40 @@ def test_pin_without_the_keys_it_needs_is_refused(read, pin, changes):
     refused(read, f"pin = '{pin}'", *NEEDED[pin], pin=pin, **changes)
 
 
+PULL_REQUESTS = ["refs/pr/0", "refs/pr/01", "refs/pr/", "refs/pr/1/", "refs/pr/-1", "refs/pr/x"]
+PULL_REQUESTS += ["refs/pr/1234567890", "refs/pr/\uff11", "refs/heads/main", "refs/pr/1\n", "pr/1"]
+
+
+@pytest.mark.parametrize("revision", PULL_REQUESTS)
+def test_malformed_pull_request_is_refused(read, revision):
+    expected = "printable" if revision.endswith("\n") else "refs/pr/NUMBER"
+    refused(read, "revision must be", expected, revision=revision, pin="reported")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pin": "confirmed"},
+        {"pin": "first-use", "sha256": None},
+        {"pin": "reported", "repo": None},
+        {"pin": "reported", "repo": None, "file": None, "url": "https://host/x"},
+    ],
+    ids=["confirmed", "first-use", "bundled", "url"],
+)
+def test_pull_request_without_repository_and_reported_sha256_is_refused(read, changes):
+    refused(read, "revision must be", "'refs/pr/4'", revision="refs/pr/4", **changes)
+    with refuses(RegistryError, "sha256"):
+        read(pin="reported", revision="refs/pr/4", sha256=None)
+
+
 def test_first_use_pin_with_a_sha256_is_refused(read):
     refused(read, "sha256", "pin = 'reported'", pin="first-use")
 
 
 def test_the_weaker_pins_are_read(read):
     assert read(pin="reported", size=None, predicted_size=9).predicted_size == 9
+    assert read(pin="reported", revision=None).revision == ""
+    assert read(pin="reported", revision="refs/pr/4").revision == "refs/pr/4"
     assert read(pin="first-use", sha256=None, size=None, predicted_size=9).sha256 == ""
     assert read(pin="first-use", sha256=None, revision=None).revision == ""
     assert read(repo=None, revision=None).repo == ""

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 
 from vitzoo.errors import InvalidOption
-from vitzoo.files.names import PATH, valid_file, valid_repo, valid_revision
+from vitzoo.files.names import PATH, PULL_REQUEST, valid_file, valid_repo, valid_revision
 from vitzoo.schema.reader import NAME
 
 ADDRESS = re.compile(r"(?:hf-hub:|hf_hub:|hf://|hf:|https://huggingface\.co/)")  # owner/name
-HF_ADDRESS = re.compile(r"hf://(?P<repo>[^@/]+/[^@/]+)(@(?P<revision>[^/]+))?(/(?P<file>.+))?")
+HF_ADDRESS = re.compile(
+    r"hf://(?P<repo>[^@/]+/[^@/]+)"
+    rf"(@(?P<revision>{PULL_REQUEST.pattern}(?=/|$)|[^/]+))?(/(?P<file>.+))?"
+)
 MAIN = "main"  # the revision of an address without one
 
 

@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from vitzoo.errors import InvalidOption, VitzooError, did_you_mean
-from vitzoo.files.names import COMMIT, INDEX, SHA256, not_https, valid_file, valid_https, valid_repo
+from vitzoo.files.names import (
+    COMMIT,
+    INDEX,
+    PULL_REQUEST,
+    SHA256,
+    not_https,
+    valid_file,
+    valid_https,
+    valid_repo,
+)
 from vitzoo.schema.figures import (
     RESULT_KEYS,
     Evaluation,
@@ -52,7 +61,7 @@ TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 NUMBERS = ("embed_dim", "depth", "num_heads", "mlp_dim")
 PIN_NEEDS = {
     "confirmed": "sha256, size and, on the Hub, revision",
-    "reported": "sha256, revision and size or predicted_size",
+    "reported": "sha256 and size or predicted_size",
     "first-use": "repo and size or predicted_size",
 }
 PLAIN_REQUIREMENT = re.compile(
@@ -344,13 +353,17 @@ def _check_pin(row: Weights, reader: Reader, *, sized: bool) -> None:
         raise reader.fail(f"file must be {form}, got {row.file!r}")
     if row.gated and not row.repo:
         raise reader.fail("gated = true needs a repo: only the Hub asks users to accept terms")
-    if row.revision and not COMMIT.fullmatch(row.revision):
-        raise reader.fail(f"revision must be a 40-digit lower-case commit, got {row.revision!r}")
+    hashed = row.pin == "reported" and row.repo and PULL_REQUEST.fullmatch(row.revision)
+    if row.revision and not (hashed or COMMIT.fullmatch(row.revision)):
+        raise reader.fail(
+            "revision must be a 40-digit lower-case commit, or refs/pr/NUMBER on the Hub with "
+            f"pin = 'reported', got {row.revision!r}"
+        )
     if row.sha256 and not SHA256.fullmatch(row.sha256):
         raise reader.fail(f"sha256 must be 64 lower-case hex digits, got {row.sha256!r}")
     needed = {
         "confirmed": (row.sha256, size, row.revision or not row.repo),
-        "reported": (row.sha256, about, row.revision or elsewhere),
+        "reported": (row.sha256, about),
         "first-use": (row.repo, about),
     }[row.pin]
     if elsewhere and not all(needed):

@@ -182,7 +182,8 @@ class Weights(Record):
         name: unique within the variant.
         file: path in the repository; without `repo`, `url` and `path`, a file in the `data` folder
             of the plugin's package.
-        repo, revision: Hub repository (`owner/name`) and commit; an empty revision is unknown.
+        repo, revision: Hub repository (`owner/name`), and the commit or pull request (`refs/pr/N`)
+            that has the file; an empty revision is unknown.
         url: https address of the file, which is on no Hub; never trusted on first use.
         path: absolute path of the file on this machine; only in the user's registry files.
         size: bytes; None if unknown.

@@ -95,7 +95,7 @@ def weights_facts(variant: Variant, weights: Weights) -> list[Fact]:
         "interpolation": ("resizing", images.interpolation),
         "crop_pct": ("crop", f"{images.crop_pct} ({images.crop_mode})"),
         "file": ("file", link(address, place) if address else f"{place} ({where})"),
-        "revision": ("commit", weights.revision),
+        "revision": ("revision", weights.revision),
         "size": ("size, bytes", weights.size),
         "predicted_size": ("expected size, bytes", weights.predicted_size),
         "sha256": ("SHA-256", weights.sha256),

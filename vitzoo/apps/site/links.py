@@ -50,8 +50,8 @@ def file_address(weights: Weights) -> str:
     """Return the address of a file, or of its page on the Hub; empty for a file on a disk."""
     if not weights.repo:
         return without_query(weights.url)
-    path = f"{weights.repo}/blob/{weights.revision or 'main'}/{weights.file}"
-    return f"{settings.OFFICIAL}/{quote(path)}"
+    revision = quote(weights.revision or "main", safe="")
+    return f"{settings.OFFICIAL}/{weights.repo}/blob/{revision}/{quote(weights.file)}"
 
 
 def _is_https(address: str) -> bool:
