@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 import vitzoo
 from helpers import refuses
-from vitzoo.errors import CheckpointError, Offline, VitzooError
+from vitzoo.errors import CheckpointError, Offline, PinError, VitzooError
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 FIXTURES = Path(__file__).parent / "fixtures" / "ec83163"
@@ -261,6 +261,59 @@ def test_a_file_that_is_not_in_the_store_is_an_offline_error(store):
     shutil.rmtree(store / "sha256")
     with pytest.raises(Offline):
         vitzoo.create("local/tiny", pretrained=True)
+
+
+KNOWN = "6f360a42138ced574f91b494fad98620e2923f97873beb8eebd896b9c620726f"  # in the lock file
+OTHER = "f" * 40  # not the commit in the lock file
+FORMER = "hf://acme/tiny@main/model.safetensors"
+
+
+@pytest.fixture
+def entry(store, files, new_registry):
+    """Give keys to the entry that was trusted on first use, as a later version does."""
+    text = (files / "registry.toml").read_text()
+
+    def entry(**keys):
+        given = "".join(f'{key} = "{value}"\n' for key, value in keys.items())
+        (files / "registry.toml").write_text(text.replace('pin = "first-use"\n', given))
+        new_registry()
+
+    return entry
+
+
+LATER = {
+    "commit": {"pin": "first-use", "revision": OTHER},
+    "sha256": {"pin": "reported", "sha256": KNOWN},
+    "both": {"pin": "reported", "sha256": KNOWN, "revision": OTHER},
+    "pull-request": {"pin": "reported", "sha256": KNOWN, "revision": "refs/pr/4"},
+}
+
+
+@pytest.mark.parametrize("keys", LATER.values(), ids=LATER)
+def test_the_lock_file_binds_an_entry_that_got_a_commit_or_a_sha256(entry, store, keys):
+    entry(**keys)
+    compare("stored", vitzoo.create("local/tiny", pretrained=True))
+    (stored,) = store.glob("sha256/??/*")
+    assert vitzoo.fetch("local/tiny") == stored
+    assert [(one.state, one.sha256) for one in vitzoo.verify("local/tiny")] == [("ok", KNOWN)]
+    copy = shutil.copy(stored, store.parent / "copy.safetensors")
+    assert vitzoo.verify(copy)[0].detail == "local/tiny:main"
+    assert FORMER in (store / "vitzoo.lock").read_text()
+
+
+def test_a_commit_of_the_entry_does_not_replace_the_sha256_of_the_lock_file(entry, store):
+    shutil.rmtree(store / "sha256")
+    entry(**LATER["commit"])
+    with refuses(Offline, "local/tiny", KNOWN):
+        vitzoo.create("local/tiny", pretrained=True)
+
+
+@pytest.mark.parametrize("revision", [{}, {"revision": OTHER}, {"revision": "refs/pr/4"}], ids=str)
+def test_another_sha256_of_the_entry_contradicts_the_lock_file(entry, store, revision):
+    entry(pin="reported", sha256="ab" * 32, **revision)
+    with refuses(PinError, FORMER, str(store / "vitzoo.lock"), KNOWN, "ab" * 32, "remove it"):
+        vitzoo.create("local/tiny", pretrained=True)
+    assert [one.state for one in vitzoo.verify("local/tiny")] == ["conflict"]
 
 
 def test_stamps_of_the_store_save_hashing(store):

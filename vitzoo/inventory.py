@@ -29,7 +29,7 @@ from vitzoo.registry.choice import choose
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.addresses import parts_of_address, parts_of_name
 from vitzoo.store.hub_file import HubFile
-from vitzoo.store.lockfile import UNPINNED, Lock, Pin
+from vitzoo.store.lockfile import Lock, Pin
 from vitzoo.store.locks import ended_by
 from vitzoo.store.obtain import obtain, stored
 from vitzoo.store.progress import Note, Show, bar
@@ -409,7 +409,7 @@ def _labels(zoo: Registry, pins: Pins) -> dict[str, list[str]]:
     for address, pin in pins().items():
         addresses.setdefault(pin.sha256, []).append(address)
     for file in _registered(zoo):
-        sha256 = file.entry.sha256 or pins().get(file.address, UNPINNED).sha256
+        sha256 = file.entry.sha256 or file.locked(pins())[1].sha256
         labels.setdefault(sha256, []).append(file.label)
     return addresses | labels
 

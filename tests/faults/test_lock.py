@@ -178,6 +178,79 @@ def test_lock_with_another_commit_than_the_registry_is_refused(locked):
         locked.create()
 
 
+# A lock of `main`, and an entry that has got a revision or a sha256.
+
+
+def resolved(hub):
+    return [path for _, path, _ in hub.file_requests()]
+
+
+def test_the_commit_of_the_lock_is_fetched_for_an_entry_without_one(locked, hub):
+    forget_bytes(locked)
+    locked.register(pin="reported", size=None, predicted_size=len(locked.data), revision=None)
+    locked.assert_right(locked.create())
+    assert resolved(hub)[-1] == f"/acme/net/resolve/{REVISION}/model.safetensors"
+    assert len(api_requests(hub)) == 1
+
+
+def test_an_address_with_a_commit_is_not_bound_by_the_lock_of_main(locked, hub):
+    serve(hub, other_bytes(locked))
+    hub.commits["acme/net"] = "f" * 40
+    address = f"hf://acme/net@{'f' * 40}/model.safetensors"
+    spec = vitzoo.describe(locked.name).spec
+    with pytest.warns(FirstUseWarning):
+        report = vitzoo.create(spec, weights=address).load_report
+    assert report.sha256 == hashlib.sha256(other_bytes(locked)).hexdigest()
+    assert {SOURCE, address} <= json.loads(lock_of(locked).read_text())["weights"].keys()
+
+
+def test_that_main_has_no_such_file_does_not_bind_an_entry_with_a_revision(net):
+    absent = {"commit": REVISION, "size": 0, "sha256": "0" * 64, "endpoint": "x"}
+    net.home.mkdir()
+    lock_of(net).write_text(json.dumps({"version": 1, "weights": {SOURCE: absent}}))
+    row = {"size": None, "predicted_size": len(net.data)}
+    net.register(pin="reported", revision="refs/pr/4", **row)
+    net.assert_right(net.create())
+    forget_bytes(net)
+    net.register(pin="first-use", sha256=None, revision=REVISION, **row)
+    with pytest.warns(FirstUseWarning):
+        net.assert_right(net.create())
+    net.register(pin="first-use", sha256=None, revision=None, **row)
+    with refuses(EntryNotFound, SOURCE, REVISION, "vitzoo lock --update"):
+        net.create()
+
+
+# A pull request as revision.
+
+PULL = "hf://acme/net@refs/pr/4/model.safetensors"
+
+
+def test_an_entry_of_a_pull_request_is_fetched_there(net, hub):
+    net.register(pin="reported", revision="refs/pr/4")
+    net.assert_right(net.create())
+    assert resolved(hub) == ["/acme/net/resolve/refs%2Fpr%2F4/model.safetensors"]
+    assert api_requests(hub) == []
+    assert not lock_of(net).exists()
+    serve(hub, other_bytes(net))
+    forget_bytes(net)
+    with refuses(HashMismatch, "faulty/net:main", net.sha256):
+        net.create()
+
+
+def test_the_address_of_a_pull_request_is_trusted_on_first_use(net, hub):
+    spec = vitzoo.describe(net.name).spec
+    with pytest.warns(FirstUseWarning):
+        net.assert_right(vitzoo.create(spec, weights=PULL))
+    assert api_requests(hub) == ["/api/models/acme/net/revision/refs%2Fpr%2F4?blobs=true"]
+    assert resolved(hub) == [f"/acme/net/resolve/{REVISION}/model.safetensors"]
+    assert PULL in json.loads(lock_of(net).read_text())["weights"]
+    assert [one.state for one in vitzoo.verify(PULL)] == ["ok"]
+    assert [one.state for one in vitzoo.verify("hf://acme/net@refs/pr/4")] == ["ok"]
+    relock(PULL)
+    assert main(["rm", PULL]) == 0
+    assert not net.stored.exists()
+
+
 def test_store_in_memory_writes_no_lock(fresh, monkeypatch):
     monkeypatch.setenv("VITZOO_HOME", ":memory:")
     for _ in range(2):

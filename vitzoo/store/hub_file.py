@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from vitzoo import settings
 from vitzoo.errors import InvalidOption, PinError
-from vitzoo.files.names import INDEX
-from vitzoo.schema.addresses import parts_of_address
+from vitzoo.files.names import INDEX, on_hub
+from vitzoo.schema.addresses import MAIN, parts_of_address
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.store.lockfile import UNPINNED, Lock, Pin
 
 if TYPE_CHECKING:
     from vitzoo.registry.registry import Registry
 
-UNKNOWN_SIZE_SLACK = 4096  # bytes that a predicted size may be wrong by
+SLACK, SLACK_PERCENT = 4096, 2  # bytes, or percent if more, that a predicted size may be too low
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,10 @@ class HubFile:
     @property
     def address(self) -> str:
         """The hf:// address, by which the lock names the file."""
-        return f"hf://{self.entry.repo}@{self.entry.revision or 'main'}/{self.entry.file}"
+        return self._address(self.entry.revision or MAIN)
+
+    def _address(self, revision: str) -> str:
+        return f"hf://{self.entry.repo}@{revision}/{self.entry.file}"
 
     @property
     def name(self) -> str:
@@ -81,7 +84,7 @@ class HubFile:
     @property
     def revision(self) -> str:
         """The commit of the pin; before that, the revision of the entry."""
-        return self.pin.commit or self.entry.revision or "main"
+        return self.pin.commit or self.entry.revision or MAIN
 
     @property
     def needs_pin(self) -> bool:
@@ -96,7 +99,8 @@ class HubFile:
     @property
     def bound(self) -> int:
         """The most bytes that are ever written to disk for the file."""
-        return self.pin.size or (self.entry.predicted_size or 0) + UNKNOWN_SIZE_SLACK
+        predicted = self.entry.predicted_size or 0
+        return self.pin.size or predicted + max(SLACK, predicted * SLACK_PERCENT // 100)
 
     @property
     def page(self) -> str:
@@ -111,6 +115,18 @@ class HubFile:
     def __str__(self) -> str:
         return f"{self.label}: {self.entry.place}"
 
+    def locked(self, pins: Mapping[str, Pin]) -> tuple[str, Pin]:
+        """Return address and pin of the file in the lock; the pin is `UNPINNED` if there is none.
+
+        A registered file may have been locked at `main`, before its entry had a revision. That
+        `main` had no such file says nothing about another revision.
+        """
+        former = self._address(MAIN)
+        pin = pins.get(former, UNPINNED)
+        if self.address in pins or on_hub(self.label) or pin.absent:
+            return self.address, pins.get(self.address, UNPINNED)
+        return former, pin
+
     def pinned(self, pins: Callable[[], Mapping[str, Pin]] | None = None) -> HubFile:
         """Return the file with the pin of registry or lock, still unpinned before its first use.
 
@@ -122,21 +138,22 @@ class HubFile:
         """
         entry, path = self.entry, settings.lock_path()
         pins = pins or Lock(path).pins
-        locked = pins().get(self.address, UNPINNED) if entry.repo else UNPINNED
+        address, locked = self.locked(pins()) if entry.repo else ("", UNPINNED)
         if not entry.sha256:
-            if locked.commit and len(entry.revision) == 40 and locked.commit != entry.revision:
+            at_commit = len(entry.revision) == 40 and address == self.address
+            if at_commit and locked.commit not in ("", entry.revision):
                 raise PinError(
-                    f"{self.address}: the lock {path} names commit {locked.commit}, the registry "
+                    f"{address}: the lock {path} names commit {locked.commit}, the registry "
                     f"{entry.revision}; find out why, then `vitzoo lock --update`"
                 )
             return replace(self, pin=self.pin if locked is UNPINNED else locked)
         if locked.sha256 not in ("", entry.sha256):
             raise PinError(
-                f"{self.address}: the lock {path} pins sha256 {locked.sha256}, the registry "
+                f"{address}: the lock {path} pins sha256 {locked.sha256}, the registry "
                 f"{entry.sha256}; find out which is right, then remove it from the lock"
             )
-        pin = Pin(entry.revision or "main", entry.size or 0, entry.sha256, "registry")
-        return replace(self, pin=pin)
+        commit, size = entry.revision or locked.commit or MAIN, entry.size or locked.size
+        return replace(self, pin=Pin(commit, size, entry.sha256, "registry"))
 
 
 def from_address(address: str) -> Weights:
