@@ -29,7 +29,7 @@ from vitzoo.loading.fitting import fitting, skeleton_of
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.rows import Weights
 from vitzoo.schema.terms import CORE_BUILDER
-from vitzoo.store.hub_file import HubFile
+from vitzoo.store.hub_file import SLACK_PERCENT, HubFile
 from vitzoo.store.obtain import obtain
 from vitzoo.store.progress import progress
 
@@ -138,8 +138,9 @@ def _downloaded(label: str, url: str, stated: Stated) -> Iterator[Path]:
             f"got {stated.sha256!r}. If none is published, download the file, check it as far as "
             "you can, and pass the output of sha256sum; then only you vouch for the file"
         )
+    most = _room() * 100 // (100 + SLACK_PERCENT)  # with the slack, the download takes the room
     entry = Weights(
-        MAIN, url=url, sha256=stated.sha256, predicted_size=_room(), license=stated.license
+        MAIN, url=url, sha256=stated.sha256, predicted_size=most, license=stated.license
     )
     try:
         with progress(shown) as note:

@@ -36,7 +36,7 @@ README = ROOT / "README.md"
 TESTS = ROOT.parents[1] / "tests"
 UNFILLED = runpy.run_path(str(TESTS / "parity" / "conftest.py"))["unfilled"]
 FIGURES = runpy.run_path(str(TESTS / "update_figures.py"))
-PREDICTED = runpy.run_path(str(TESTS / "helpers" / "predicted.py"))["predicted_size"]
+PREDICTED = runpy.run_path(str(TESTS / "helpers" / "predicted.py"))
 TABLE = re.compile(r"(<!-- variants -->\n).*?(<!-- end -->)", re.DOTALL)
 REQUIRES = "timm>=1.0.31,<1.1"
 VITS = ("vit_*", "deit*", "beit*", "eva02*", "aimv2_*")
@@ -75,6 +75,7 @@ OTHERS = {  # among the ViTs
     "vit_*resnet*": ("ViT on a ResNet-D", "2010.11929"),
 }
 POOLS = {"avg": "mean", "map": "attention"}  # the spec of a wrapper has the pool `class`
+PINNED = ("pin", "revision", "sha256", "size", "predicted_size", "file_seen")  # in this order
 PREPROCESSING = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
 SPDX = {"apache-2.0": "Apache-2.0", "mit": "MIT", "cc-by-nc-4.0": "CC-BY-NC-4.0"}
 TRAINED = {  # objective and data of the pre-training: the first pattern that fits timm's tag
@@ -219,7 +220,7 @@ def weights(name: str, tag: str, paper: str) -> dict[str, Any]:
     values = {
         "default": (len(tags(name)) > 1 and tag == tags(name)[0]) or None,
         **place,
-        **(pinned(name, tag, place) or first_use(network)),
+        **pinned(name, tag, place, network),
         "format": "timm",
         "num_classes": None if same and classes else classes,
         "label_set": next((key for key, count in SETS.items() if count == classes), None),
@@ -232,16 +233,19 @@ def weights(name: str, tag: str, paper: str) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def pinned(name: str, tag: str, place: dict[str, str]) -> dict[str, Any]:
-    """Return the pin that the manifest has for a file; nothing for trust on first use."""
+def pinned(name: str, tag: str, place: dict[str, str], network: Any) -> dict[str, Any]:
+    """Return what the manifest knows about a file, and its predicted size where it has no size."""
     row = present().get(name, {}).get("weights", {}).get(tag, {})
-    same = "sha256" in row and place.items() <= row.items()
-    return {key: row[key] for key in ("pin", "revision", "sha256", "size") if same}
+    row = row if place.items() <= row.items() else {}
+    known = {"pin": "first-use"} | row
+    if "size" not in row:
+        known["predicted_size"] = predicted(network)
+    return {key: known[key] for key in PINNED if key in known}
 
 
-def first_use(network: Any) -> dict[str, Any]:
-    """Return the keys of an entry without a known sha256."""
-    return {"pin": "first-use", "predicted_size": PREDICTED(network.state_dict())}
+def predicted(network: Any) -> int:
+    """Return the bytes of the published file of a network, without metadata."""
+    return int(PREDICTED["predicted_size"](PREDICTED["published"](network)))
 
 
 @cache
