@@ -196,6 +196,12 @@ def test_an_entry_whose_keys_are_dotted(clone, pin_all):
     assert "predicted_size" not in file.read_text()
 
 
+def test_a_pinned_file_has_been_seen(clone, pin_all):
+    (file,) = clone(acme=[entry("fresh", f"{FIRST}\nfile_seen = false")])
+    assert pin_all() == (0, {"acme/net:fresh": "pinned"})
+    assert file.read_text() == NET + entry("fresh", ADDED)
+
+
 def test_several_manifests_in_order(clone, hub, pin_all):
     """One that cannot be read hides no other; the core's names have no namespace."""
     core, bad, last = clone(core=[entry("a"), entry("b")], bad=[], zoo=[entry("c")])

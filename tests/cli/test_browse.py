@@ -10,7 +10,7 @@ import pytest
 
 import vitzoo
 from helpers import says
-from plugin_files import GLOBEX, UNTOUCHABLE
+from plugin_files import FRESH, GLOBEX, NET, UNTOUCHABLE
 from terminal import lines
 from vitzoo import PartSpec, Weights, describe
 from vitzoo.cli.browse import _overrides
@@ -259,6 +259,29 @@ def test_show_of_one_weights_entry(run, terminal):
     says(text, "vitzoo.create('vit_s16', pretrained=True)")
     (row,) = json.loads(run("show", name, "--json")[1])["weights"]
     assert (row["name"], row["sha256"]) == (weights.name, weights.sha256)
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_file_that_was_not_seen_is_called_so(run, tmp_path, monkeypatch, new_registry, seen):
+    line = "" if seen else "file_seen = false\n"
+    own = tmp_path / "own.toml"
+    own.write_text(NET + FRESH + line)
+    monkeypatch.setenv("VITZOO_REGISTRY", str(own))
+    new_registry()
+    said = "trust on first use" + ("" if seen else ", file not seen")
+    for name in ("local/net", "local/net:fresh"):
+        text = "\n".join(lines("show", name, columns=120, VITZOO_REGISTRY=str(own)))
+        assert (said in text, "not seen" in text) == (True, not seen)
+    narrow = lines("show", "local/net", columns=70, VITZOO_REGISTRY=str(own))
+    assert ("file not seen" in "\n".join(narrow)) is not seen
+    fields = dict(line.split("\t") for line in run("show", "local/net:fresh")[1].splitlines())
+    assert fields["pin"] == said
+    assert json.loads(run("show", "local/net", "--json")[1])["weights"][0]["file_seen"] is seen
+    (row,) = json.loads(run("list", "local/*", "--json")[1])
+    assert row["file_seen"] == ("yes" if seen else "no")
+    assert run("list", "local/*", "--where", "file_seen=no", "-q")[1] == (
+        "" if seen else "local/net\n"
+    )
 
 
 @pytest.mark.parametrize("command", ["show", "which"])

@@ -374,6 +374,21 @@ def test_trusted_endpoint_without_the_file_or_repository(fresh, hub):
     assert not lock_of(fresh).exists()
 
 
+@pytest.mark.parametrize("there", [{}, {("acme/net", "other.bin"): b"x"}], ids=["no-repo", "file"])
+def test_the_error_about_a_file_that_was_not_seen_names_registry_pin(fresh, hub, there):
+    hub.files, expected = there, EntryNotFound if there else RepoNotFound
+    with pytest.raises(expected) as plain:
+        fresh.create()
+    assert "registry pin" not in str(plain.value)
+    fresh.first_use(file_seen=False)
+    with refuses(expected, "faulty/net:main", "acme/net", "not to have", "vitzoo registry pin"):
+        fresh.create()
+    assert not lock_of(fresh).exists()
+    hub.files = {("acme/net", "model.safetensors"): fresh.data}
+    with pytest.warns(FirstUseWarning):
+        fresh.assert_right(fresh.create())
+
+
 def test_a_missing_repository_is_named_with_the_other_weights(net):
     row = {"pin": "first-use", "sha256": None, "size": None, "predicted_size": len(net.data)}
     file = net.register_own(repo="acme/gone", file="model.safetensors", **row)

@@ -226,6 +226,15 @@ def test_first_use_pin_with_a_sha256_is_refused(read):
     refused(read, "sha256", "pin = 'reported'", pin="first-use")
 
 
+@pytest.mark.parametrize("keys", [{"revision": COMMIT}, {"sha256": HASH, "pin": "reported"}])
+def test_a_file_that_was_not_seen_has_no_revision_and_no_sha256(read, keys):
+    row = {"pin": "first-use", "sha256": None, "revision": None, "file_seen": False}
+    refused(read, "file_seen = false", "without revision and sha256", "remove it", **(row | keys))
+    assert read(**row).file_seen is False
+    assert read().file_seen is True
+    refused(read, "file_seen must be true or false", "'no'", **(row | {"file_seen": "no"}))
+
+
 def test_the_weaker_pins_are_read(read):
     assert read(pin="reported", size=None, predicted_size=9).predicted_size == 9
     assert read(pin="reported", revision=None).revision == ""

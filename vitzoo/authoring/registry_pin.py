@@ -167,7 +167,8 @@ def _pinned(
 
 def _write(table: Any, pin: Pin, *, pinned: bool) -> None:
     """Write a pin, or the size alone, into the table of an entry, after its key `pin`."""
-    table.pop("predicted_size", None)
+    for key in ("predicted_size", "file_seen"):
+        table.pop(key, None)
     known = {*table}
     if not pinned:
         table["pin"] = "reported"

@@ -42,12 +42,15 @@ from vitzoo.schema.addresses import is_repository, parts_of_address, repository
 from vitzoo.schema.kinds import KINDS, PARTS_OF_WEIGHTS
 from vitzoo.schema.rows import Contribution, Recipe, Throughput, Variant, Weights
 from vitzoo.schema.spec import PartSpec, Spec
-from vitzoo.schema.terms import CORE_BUILDER, FURTHER_RESULTS, PINS, RESULT_SETS, RESULTS
+from vitzoo.schema.terms import CORE_BUILDER, FURTHER_RESULTS, RESULT_SETS, RESULTS
 from vitzoo.text import px
 
 WEIGHTS_FIT = Fit(
     ("pin", "license", "size", "classes", "default", "top1"),
-    shorter={"license": lambda name: commercial_use(name.removesuffix(" (gated)")) or "-"},
+    shorter={
+        "license": lambda name: commercial_use(name.removesuffix(" (gated)")) or "-",
+        "pin": lambda note: note.rpartition(", ")[2],  # file not seen
+    },
     notes={"license shorter": NOTES["license shorter"]},
     one_line=True,
 )
@@ -243,7 +246,7 @@ def _print_all_weights(variant: Variant) -> None:
             asdict(weights) | {"license": weights.license_note, "place": weights.place}
             for weights in variant.weights
         ]
-        columns = ("name", "default", "num_classes", "top1", "license", "pin", "repo")
+        columns = ("name", "default", "num_classes", "top1", "license", "pin", "file_seen", "repo")
         also = ("pretraining", "pretraining_data", "evaluation", "size", "sha256", "source")
         print_rows(rows, columns + also + FURTHER_RESULTS + EVALUATION + ("place",))
 
@@ -256,7 +259,7 @@ def _weights_row(weights: Weights, variant: Variant) -> dict[str, Any]:
         "classes": _classes(weights, variant),
         "size": _file_size(weights),
         "license": weights.license_note,
-        "pin": PINS[weights.pin],
+        "pin": weights.pin_note,
     }
 
 
@@ -280,7 +283,7 @@ def _facts(variant: Variant, weights: Weights) -> dict[str, Any]:
         "file": f"{weights.file} (bundled)" if weights.bundled else weights.place,
         "revision": weights.revision,
         "size": _file_size(weights),
-        "pin": PINS[weights.pin],
+        "pin": weights.pin_note,
         "sha256": weights.sha256 or "recorded at the first download (trust on first use)",
         "license": use and f"{weights.license_note} ({meaning[use]})",
         "classes": _classes(weights, variant),

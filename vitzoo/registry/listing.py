@@ -35,11 +35,11 @@ KINDS: dict[str, Literal["text", "number", "size"]] = {
     "weights": "text",
     **dict.fromkeys(RESULTS, "number"),
     **dict.fromkeys(MEASUREMENTS, "number"),
-    **dict.fromkeys(("license", "pin", "pretraining", "pretraining_data"), "text"),
+    **dict.fromkeys(("license", "pin", "file_seen", "pretraining", "pretraining_data"), "text"),
     **dict.fromkeys(TEXTS, "text"),
 }
 FIELDS = tuple(KINDS)
-OF_WEIGHTS = ("weights", *RESULTS, "license", "pin", "pretraining", "pretraining_data")
+OF_WEIGHTS = ("weights", *RESULTS, "license", "pin", "file_seen", "pretraining", "pretraining_data")
 WITHOUT_WEIGHTS = (None,) * len(OF_WEIGHTS)
 HIGHER = (*RESULTS, *MEASUREMENTS)  # fields whose larger values are better
 HEADINGS = {"image_size": "px", "num_classes": "classes", "gmacs": "GMACs"}  # in tables
@@ -93,6 +93,7 @@ def of_weights(weights: Weights) -> list[Any]:
         *(map(values.__getitem__, RESULTS) if compares else [None] * len(RESULTS)),
         weights.license,
         weights.pin,
+        "yes" if weights.file_seen else "no",
         weights.pretraining or None,
         weights.pretraining_data or None,
     ]

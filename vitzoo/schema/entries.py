@@ -340,6 +340,18 @@ def read_preprocessing(reader: Reader) -> Preprocessing:
     return USUAL_PREPROCESSING.with_values(**preprocessing_values(reader))
 
 
+def _check_revision(row: Weights, reader: Reader) -> None:
+    """Refuse a revision that is not fixed, or that contradicts `file_seen`."""
+    hashed = row.pin == "reported" and row.repo and PULL_REQUEST.fullmatch(row.revision)
+    if row.revision and not (hashed or COMMIT.fullmatch(row.revision)):
+        raise reader.fail(
+            "revision must be a 40-digit lower-case commit, or refs/pr/NUMBER on the Hub with "
+            f"pin = 'reported', got {row.revision!r}"
+        )
+    if not row.file_seen and (row.revision or row.sha256):
+        raise reader.fail("file_seen = false needs an entry without revision and sha256; remove it")
+
+
 def _check_pin(row: Weights, reader: Reader, *, sized: bool) -> None:
     """Refuse weights whose keys do not identify one file, or whose path is unsafe."""
     elsewhere = row.url or row.path
@@ -353,12 +365,7 @@ def _check_pin(row: Weights, reader: Reader, *, sized: bool) -> None:
         raise reader.fail(f"file must be {form}, got {row.file!r}")
     if row.gated and not row.repo:
         raise reader.fail("gated = true needs a repo: only the Hub asks users to accept terms")
-    hashed = row.pin == "reported" and row.repo and PULL_REQUEST.fullmatch(row.revision)
-    if row.revision and not (hashed or COMMIT.fullmatch(row.revision)):
-        raise reader.fail(
-            "revision must be a 40-digit lower-case commit, or refs/pr/NUMBER on the Hub with "
-            f"pin = 'reported', got {row.revision!r}"
-        )
+    _check_revision(row, reader)
     if row.sha256 and not SHA256.fullmatch(row.sha256):
         raise reader.fail(f"sha256 must be 64 lower-case hex digits, got {row.sha256!r}")
     needed = {
@@ -405,7 +412,7 @@ OF_WEIGHTS: dict[str, Callable[[Reader, str], Any]] = {  # these, too
     **dict.fromkeys(("repo", "revision", "sha256", "label_set"), Reader.text),
     **dict.fromkeys(("size", "predicted_size"), Reader.count),
     "num_classes": partial(Reader.count, least=0, most=LIMITS["num_classes"]),
-    **dict.fromkeys(("pre_norm", "gated", "default"), Reader.flag),
+    **dict.fromkeys(("pre_norm", "gated", "default", "file_seen"), Reader.flag),
     "labels": Reader.texts,
     "block": _block_options,
     **dict.fromkeys(PARTS_OF_WEIGHTS, _part_or_options),

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vitzoo.errors import InvalidOption
-from vitzoo.files.names import without_query
+from vitzoo.files.names import COMMIT, without_query
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.record import Record
 from vitzoo.schema.spec import Option, PartSpec, Spec
-from vitzoo.schema.terms import CORE_BUILDER, PERMISSIVE
+from vitzoo.schema.terms import CORE_BUILDER, PERMISSIVE, PINS
 
 INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")  # Pillow has these, in upper case
 CROP_MODES = ("center", "squash")
@@ -187,9 +187,11 @@ class Weights(Record):
         url: https address of the file, which is on no Hub; never trusted on first use.
         path: absolute path of the file on this machine; only in the user's registry files.
         size: bytes; None if unknown.
-        predicted_size: estimated bytes, correct to 4 KiB, for a file whose size is unknown.
+        predicted_size: estimated bytes, of which the file has at most 2 % or 4 KiB more, for a file
+            whose size is unknown.
         sha256: 64 lower-case hex digits that identify the file; empty for `first-use`.
         pin: `confirmed` (a download matched), `reported` (by third parties) or `first-use`.
+        file_seen: False if the repository seemed not to have the file when the entry was written.
         format: name of the checkpoint format.
         num_classes: outputs of the file's classifier, 0 for none; None: as the variant.
         block: block options that these weights are evaluated with, where the variant has others.
@@ -231,6 +233,7 @@ class Weights(Record):
     predicted_size: int | None = None
     sha256: str = ""
     pin: Literal["confirmed", "reported", "first-use"] = "confirmed"
+    file_seen: bool = True
     format: str = "timm"
     num_classes: int | None = None
     block: tuple[tuple[str, Option], ...] = ()
@@ -274,9 +277,19 @@ class Weights(Record):
         return without_query(self.url) or self.path or self.file
 
     @property
+    def without_commit(self) -> bool:
+        """Whether the file is on the Hub, at a commit that is not known."""
+        return bool(self.repo) and not COMMIT.fullmatch(self.revision)
+
+    @property
     def license_note(self) -> str:
         """License, followed by "(gated)" if users must accept terms; empty if not stated."""
         return f"{self.license} (gated)" if self.gated else self.license
+
+    @property
+    def pin_note(self) -> str:
+        """The pin for people, followed by "file not seen" if the repository seemed to lack it."""
+        return PINS[self.pin] + ("" if self.file_seen else ", file not seen")
 
     @property
     def has_terms(self) -> bool:

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 
 SLACK, SLACK_PERCENT = 4096, 2  # bytes, or percent if more, that a predicted size may be too low
 
+UNSEEN = (
+    "the repository seemed not to have this file when its entry was written: correct the entry, "
+    "and check it with `vitzoo registry pin`"
+)
+
 
 @dataclass(frozen=True)
 class HubFile:
@@ -110,7 +115,8 @@ class HubFile:
     @property
     def instead(self) -> str:
         """The end of a message about a file that does not exist."""
-        return f"; other weights: {', '.join(self.others)}" if self.others else ""
+        others = f"; other weights: {', '.join(self.others)}" if self.others else ""
+        return others if self.entry.file_seen else f"{others}; {UNSEEN}"
 
     def __str__(self) -> str:
         return f"{self.label}: {self.entry.place}"

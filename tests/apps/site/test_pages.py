@@ -21,6 +21,7 @@ FREE = (  # texts of the plugin
     "net_patch8_32", "arXiv:2010.11929", "arXiv:2010.11929, table 6",
     "table 3 of https://example.org/report.pdf",
 )  # fmt: skip
+UNSEEN = ", file not seen:"
 LABELS = {"confirmed": "confirmed: ", "reported": "reported: ", "first-use": "trust on first use: "}
 
 
@@ -104,7 +105,8 @@ def check_page(out, variant):
         expected = of_weights(variant, row)
         assert expected.items() <= found.items(), (variant.name, row.name)
         assert found.keys() - expected.keys() <= others
-        assert found["pin"].startswith(LABELS[row.pin])
+        seen = LABELS[row.pin] if row.file_seen else LABELS[row.pin].replace(":", UNSEEN)
+        assert found["pin"].startswith(seen)
         assert found["file"].startswith(f"{row.repo}/{row.file}" if row.repo else row.file)
         assert row.evaluation_source in found.get("evaluation_source", "")
         assert row.evaluation_commit in found.get("evaluation_source", "")

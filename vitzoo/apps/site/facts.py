@@ -13,7 +13,7 @@ from vitzoo.apps.site.links import file_address, file_place, link, linked
 from vitzoo.schema.kinds import PARTS_OF_WEIGHTS
 from vitzoo.schema.rows import PartFact, Variant, Weights
 from vitzoo.schema.spec import BlockSpec, PartSpec
-from vitzoo.schema.terms import CORE_BUILDER, PINS, RESULTS
+from vitzoo.schema.terms import CORE_BUILDER, RESULTS
 from vitzoo.text import px
 
 NUMBERS = ("embed_dim", "depth", "num_heads", "mlp_dim", "in_chans", "num_classes")
@@ -99,7 +99,7 @@ def weights_facts(variant: Variant, weights: Weights) -> list[Fact]:
         "size": ("size, bytes", weights.size),
         "predicted_size": ("expected size, bytes", weights.predicted_size),
         "sha256": ("SHA-256", weights.sha256),
-        "pin": ("pin", f"{PINS[weights.pin]}: {PIN_MEANS[weights.pin]}"),
+        "pin": ("pin", f"{weights.pin_note}: {PIN_MEANS[weights.pin]}"),
     }
     return _facts(facts)
 

@@ -75,7 +75,6 @@ def variant_page(variant: Variant, info: PluginInfo, title: str, docs: str = "")
         parts=[(name, *part_text(getattr(variant.spec, name))) for name in PARTS],
         throughput=throughput_facts(variant),
         weights=[_weights(variant, weights) for weights in variant.weights],
-        pins=index.PINS,
         test_sets=_present(index.TEST_SETS, stated),
         paper_sets=list(dict.fromkeys(name for row in paper for name, _ in row.accuracies)),
         paper_results=[(row, row.cells) for row in paper],
