@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 
 import vitzoo
-from vitzoo.schema.terms import PINS, RESULT_SETS
+from vitzoo.schema.terms import RESULT_SETS
 from vitzoo.text import px
 
 ROOT = Path(__file__).parents[1]
@@ -101,7 +101,7 @@ def line(variant: vitzoo.Variant, weights: vitzoo.Weights) -> str:
         f"{variant.params / 1e6:.1f} M",
         weights.license,
         "" if weights.top1 is None else f"{weights.top1:.2f}",
-        PINS[weights.pin],
+        weights.pin_note,
         (weights.repo or "bundled") + (f": `{weights.file}`" if several else ""),
     )
     return "| " + " | ".join(cells) + " |"
