@@ -95,14 +95,16 @@ $ vitzoo list --family clip --columns name,top1,pretraining_data
   and width must both meet the condition.
 - Conditions are joined by `and` or `or`; `and` binds more tightly, parentheses group, and a comma
   means `and`. If `--where` is given twice, both conditions must hold.
-- `weights`, `license`, `pin`, `pretraining`, `pretraining_data` and the results in percent belong
-  to weights: `top1`, `top5`, `imagenet_real`, `imagenet_v2`, `imagenet_sketch`, `imagenet_a` and
-  `imagenet_r` ([test sets](registry.md#results-and-images-per-second)). Conditions are tested on
-  each weights entry; one entry must meet all of them.
+- `weights`, `license`, `pin`, `file_seen`, `pretraining`, `pretraining_data` and the results in
+  percent belong to weights: `top1`, `top5`, `imagenet_real`, `imagenet_v2`, `imagenet_sketch`,
+  `imagenet_a` and `imagenet_r` ([test sets](registry.md#results-and-images-per-second)). Conditions
+  are tested on each weights entry; one entry must meet all of them.
 - `gmacs` are 10⁹ multiply-accumulates of one image, `activations` its peak memory in bytes
   ([definitions](registry.md#multiply-accumulates-and-memory)).
 - `rtx4090`, `rtx4090_compiled`, `pro6000_compiled`, `i9_10940x_compiled` and `i7_12700h_compiled`
   are images per second of the network on this GPU or CPU, eager or compiled.
+- `file_seen` is `no` if the [repository seemed not to have the file](registry.md#weights), else
+  `yes`.
 - `pretraining` is `supervised`, `self-supervised` or `image-text`; `pretraining_data` is a data set
   such as `ImageNet-21k` or `LVD-142M` ([values](registry.md#weights)).
 - A variant that lacks the field meets only conditions with `!=`.

@@ -479,7 +479,8 @@ def test_registry_check_command(net, run, monkeypatch):
     assert (code, err) == (0, "")
     counts = dict(line.split("\t") for line in out.splitlines()[1:])
     assert counts == {
-        "variants": "1", "weights": "1", "confirmed": "1", "reported": "0", "first-use": "0"
+        "variants": "1", "weights": "1", "confirmed": "1", "reported": "0", "first-use": "0",
+        "without commit": "0", "without sha256": "0",
     }  # fmt: skip  # one line
     # Of all plugins: plugins/test_plugins.py checks each.
     monkeypatch.setenv("VITZOO_PLUGINS", "faulty")

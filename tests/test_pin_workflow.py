@@ -132,7 +132,8 @@ def hub():
             reply(handler, status, {"X-Error-Code": code})
             return
         siblings = [{"rfilename": name, "lfs": lfs} for name, lfs in files[repo].items()]
-        commit = hashlib.sha1(repo.encode()).hexdigest() if revision == "main" else revision
+        fixed = len(revision) == 40  # no branch and no pull request
+        commit = revision if fixed else hashlib.sha1(repo.encode()).hexdigest()
         reply(handler, 200, (), json.dumps({"sha": commit, "siblings": siblings}).encode())
 
     with Hub() as server:

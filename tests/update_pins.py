@@ -21,11 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import vitzoo
+from vitzoo.authoring.registry_check import without_commit
 from vitzoo.schema.terms import PINS
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "trust.md"
 TABLE = re.compile(r"(<!-- pins -->\n).*?(<!-- end -->)", re.DOTALL)
+WITHOUT = ("any, commit not known", "any, SHA-256 not known")
 BY_HAND = "python tests/update_pins.py"
 MOST = 60_000  # characters of a text; GitHub accepts 65,536
 SHOWN = 300  # characters of a cause
@@ -38,12 +40,25 @@ INTRO = """\
 def filled(page: str) -> str:
     """Return docs/trust.md with the numbers of pins."""
     variants = vitzoo.variants()
-    files = {(w.repo, w.file): (w.pin, v.namespace) for v in variants for w in v.weights}
-    every = Counter(kind for kind, _ in files.values())  # two variants can share a file
-    core = Counter(kind for kind, namespace in files.values() if namespace == "core")
-    rows = [f"| `{kind}` | {every[kind]} | {core[kind]} |" for kind in PINS]
+    # Two variants can share a file.
+    files = {(w.repo, w.file): (w, v.namespace) for v in variants for w in v.weights}
+    every = Counter(kind for w, _ in files.values() for kind in kinds(w))
+    core = Counter(
+        kind for w, namespace in files.values() if namespace == "core" for kind in kinds(w)
+    )
+    shown = [*(f"`{pin}`" for pin in PINS), *WITHOUT]
+    rows = [f"| {kind} | {every[kind]} | {core[kind]} |" for kind in shown]
     lines = ["| pin | files, with all plugins | files of the core |", "|---|---|---|", *rows, ""]
     return TABLE.sub(lambda match: match[1] + "\n".join(lines) + match[2], page)
+
+
+def kinds(weights: vitzoo.Weights) -> list[str]:
+    """Return the rows of the table in which a file counts."""
+    lacking = (without_commit(weights), not weights.sha256)
+    return [
+        f"`{weights.pin}`",
+        *(row for row, lacks in zip(WITHOUT, lacking, strict=True) if lacks),
+    ]
 
 
 def released() -> dict[str, Path]:

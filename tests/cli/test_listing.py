@@ -115,7 +115,7 @@ def test_list_json_has_stable_keys_and_integers(run):
         "num_heads", "mlp_dim", "in_chans", "num_classes", "head", "pool", "patch_embed",
         "pos_embed", "weights", "top1", "top5", "imagenet_real", "imagenet_v2", "imagenet_sketch",
         "imagenet_a", "imagenet_r", "rtx4090", "rtx4090_compiled", "pro6000_compiled",
-        "i9_10940x_compiled", "i7_12700h_compiled", "license", "pin", "pretraining",
+        "i9_10940x_compiled", "i7_12700h_compiled", "license", "pin", "file_seen", "pretraining",
         "pretraining_data", "namespace", "paper", "summary",
     ]  # fmt: skip
 

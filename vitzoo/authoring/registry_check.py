@@ -12,6 +12,7 @@ from pathlib import Path
 
 from vitzoo.errors import StoreError, VitzooError, did_you_mean
 from vitzoo.files.access import read_regular
+from vitzoo.files.names import COMMIT
 from vitzoo.files.strict_toml import strict_toml
 from vitzoo.inventory import hashed
 from vitzoo.plugin.info import TROUBLE
@@ -21,7 +22,7 @@ from vitzoo.schema.kinds import KIND_OF_FIELD, KINDS
 from vitzoo.schema.manifest import Manifest, read_manifest
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.spec import PartSpec
-from vitzoo.schema.terms import CORE_BUILDER, CORE_MANIFEST, MAX_MANIFEST
+from vitzoo.schema.terms import CORE_BUILDER, CORE_MANIFEST, MAX_MANIFEST, PINS
 
 HEADER_SLACK = 1024 * 1024  # bytes that the header of a safetensors file may take
 DTYPE_BYTES = (4, 2)
@@ -30,7 +31,7 @@ MAX_HEAD_WIDTH = 2048  # of the networks that plugins build
 
 @dataclass(frozen=True)
 class Report:
-    """The result of `check`: counts of variants, weights and kinds of pin, and problems."""
+    """The result of `check`: problems, and counts of variants, weights and their pins."""
 
     counts: dict[str, int]
     problems: tuple[str, ...]
@@ -50,10 +51,17 @@ def check(file: Path | None = None) -> Report:
         states = registry().plugins()
         problems += [f"plugin {i.namespace!r}: {i.trouble}" for i in states if i.state in TROUBLE]
     problems += _miscounted(found)
-    pins = Counter(row.pin for variant in found for row in variant.weights)
-    counts = {"variants": len(found), "weights": pins.total()}
-    counts |= {pin: pins[pin] for pin in ("confirmed", "reported", "first-use")}
+    rows = [row for variant in found for row in variant.weights]
+    pins = Counter(row.pin for row in rows)
+    counts = {"variants": len(found), "weights": pins.total()} | {pin: pins[pin] for pin in PINS}
+    counts["without commit"] = sum(map(without_commit, rows))
+    counts["without sha256"] = sum(not row.sha256 for row in rows)
     return Report(counts, tuple(problems))
+
+
+def without_commit(row: Weights) -> bool:
+    """Tell whether the file of an entry is on the Hub, at a commit that is not known."""
+    return bool(row.repo) and not COMMIT.fullmatch(row.revision)
 
 
 def read(file: Path, *, sized: bool = True) -> Manifest:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from vitzoo.errors import InvalidOption
-from vitzoo.files.names import COMMIT, without_query
+from vitzoo.files.names import without_query
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.record import Record
 from vitzoo.schema.spec import Option, PartSpec, Spec
@@ -275,11 +275,6 @@ class Weights(Record):
         if self.repo:
             return f"{self.repo}/{self.file}"
         return without_query(self.url) or self.path or self.file
-
-    @property
-    def without_commit(self) -> bool:
-        """Whether the file is on the Hub, at a commit that is not known."""
-        return bool(self.repo) and not COMMIT.fullmatch(self.revision)
 
     @property
     def license_note(self) -> str:
