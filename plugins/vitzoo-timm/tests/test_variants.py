@@ -43,6 +43,24 @@ def test_a_tag_of_timm_follows_a_colon(call):
     assert expected in str(caught.value)
 
 
+METADATA = 8 + 32  # bytes of alignment, and of the metadata that some files have
+SIZED = {
+    f"{variant.name.removeprefix('timm/')}.{row.name}": row
+    for variant in vitzoo.variants("timm/*")
+    for row in variant.weights
+    if row.size
+}
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("tag", SIZED)
+def test_a_predicted_size_is_that_of_a_known_file(tag):
+    """Buffers that timm stored in its files, and no longer has in its state dict, count."""
+    classes = timm.get_pretrained_cfg(tag).num_classes
+    network = UPDATE["made"](tag.partition(".")[0], num_classes=classes)
+    assert abs(SIZED[tag].size - UPDATE["predicted"](network)) <= METADATA
+
+
 @pytest.mark.parity
 @pytest.mark.long  # builds all of them on `meta`
 def test_generating_it_again_gives_the_same():
