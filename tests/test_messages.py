@@ -307,6 +307,12 @@ def adapter(w: World, tensors: Any = None, **config: Any) -> str:
     return "adapter"
 
 
+def encoder(w: World) -> Path:
+    """Save a file beside the config of an image encoder that no format reads."""
+    w.file("encoder/config.json", '{"model_type": "mllama_vision_model"}')
+    return w.file("encoder/a.safetensors", safetensors.torch.save({"a": torch.ones(1)}))
+
+
 def adapted(w: World, tensors: Any = None, **config: Any) -> object:
     """Merge an adapter into the bundled model."""
     return vitzoo.create("vit_digits", adapter=adapter(w, tensors, **config))
@@ -558,6 +564,8 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         "another_network": lambda w: vitzoo.create(
             SMALL, weights=w.one_tensor("layer1.0.conv1.weight")
         ),
+        "encoder_alone": lambda w: vitzoo.create(encoder(w).parent),
+        "encoder_as_weights": lambda w: vitzoo.create(SMALL, weights=encoder(w)),
         "unknown_format": lambda w: vitzoo.create(SMALL, weights=w.one_tensor("a")),
         "all_zero": lambda w: vitzoo.create(
             SMALL, weights=w.tensors(**{k: torch.zeros_like(v) for k, v in small_state().items()})

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import timm
+import torch
 import torchvision
 import transformers
 from safetensors.torch import save_file
@@ -11,6 +12,7 @@ from safetensors.torch import save_file
 import vitzoo
 from helpers import refuses
 from vitzoo.errors import CheckpointError
+from vitzoo.formats.transformers import TYPES as TYPES_READ
 
 RESNET = {"embedding_size": 8, "hidden_sizes": [8, 8], "depths": [1, 1], "layer_type": "basic"}
 NETWORKS = {
@@ -93,6 +95,41 @@ def test_a_model_type_with_other_arithmetic_says_why(small, tmp_path, kind):
     getattr(transformers, name)().save_pretrained(tmp_path)
     with refuses(CheckpointError, tmp_path, f"model_type {kind}", *words, "or transformers"):
         vitzoo.create(tmp_path)
+
+
+ENCODERS = ("qwen3_vl_vision", "llama4_vision_model", "qwen2_5_omni_vision_encoder")
+
+
+@pytest.mark.parametrize("kind", [*ENCODERS, "mllama_vision_model"])
+def test_a_model_type_of_an_image_encoder_that_no_format_reads(small, tmp_path, kind):
+    """Its folder alone is refused, and so are tensors of no known format; others still load."""
+    file = tmp_path / "model.safetensors"
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    said = f"model_type {kind} is an image encoder of transformers that is not supported"
+    weights = vitzoo.create(small).state_dict()
+    save_file(weights, file)
+    with refuses(CheckpointError, tmp_path, said, f"create('vit_b16', weights='{tmp_path}/'"):
+        vitzoo.create(tmp_path)
+    vitzoo.create(small, weights=tmp_path)
+    save_file({f"odd.{name}": tensor for name, tensor in weights.items()}, file)
+    with refuses(CheckpointError, tmp_path, said, "`vitzoo list --all`", "or transformers"):
+        vitzoo.create(small, weights=tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["acme_vision", "clip_vision_model"])
+def test_a_model_type_that_a_plugin_reads_is_not_called_unsupported(
+    small, tmp_path, monkeypatch, kind
+):
+    """It may be any plugin's, or one of this project's that is not installed."""
+    if kind == "acme_vision":
+        monkeypatch.setitem(TYPES_READ, kind, TYPES_READ["vit_msn"])
+    else:
+        monkeypatch.setattr("vitzoo.checkpoint.others.readers", lambda *_: ())
+    save_file({"odd.weight": torch.ones(1)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    with refuses(CheckpointError, tmp_path, "odd.weight", "known formats") as caught:
+        vitzoo.create(small, weights=tmp_path)
+    assert "image encoder" not in str(caught.value)
 
 
 def test_so_does_its_folder_as_weights_of_a_name(tmp_path):

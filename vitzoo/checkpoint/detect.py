@@ -90,9 +90,14 @@ def place_of(keys: Keys, config: Config, source: str, zoo: Registry) -> tuple[st
         if tower or PREFIXES.fullmatch(prefix):
             return prefix, name
         failed = f"; behind the prefix '{escaped(prefix)}' are keys of {name}: remove it{failed}"
-    from vitzoo.checkpoint.others import check_vit
+    from vitzoo.checkpoint.others import check_vit, encoder_in
 
     check_vit(source, config, keys)
+    if encoder := encoder_in(config, zoo):
+        raise CheckpointError(
+            f"{source}: {encoder}; expected a plain Vision Transformer: use a network of `vitzoo "
+            "list --all` with its own weights, or transformers"
+        )
     raise CheckpointError(f"{source}: {_unknown(keys, zoo)}{failed}")
 
 

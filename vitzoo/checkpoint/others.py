@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from vitzoo.checkpoint.tower import readers
 from vitzoo.errors import CheckpointError
+from vitzoo.registry.available import is_listed_type
 from vitzoo.text import escaped
+
+if TYPE_CHECKING:
+    from vitzoo.registry.registry import Registry
 
 OTHERS = (  # a network; how its names in configs begin; keys in timm, torchvision, transformers
     (
@@ -42,6 +47,17 @@ ARITHMETIC = (  # model types of transformers; what vitzoo's blocks lack; what t
     ("swin|maskformer-swin", "shifted windows, in stages of several widths", "timm/swin_*"),
 )
 
+ENCODER = re.compile(r".+_vision(_model|_encoder)?")  # model types of image encoders
+
+
+def encoder_in(config: Mapping[str, Any], zoo: Registry) -> str:
+    """Say that a config is that of an image encoder that no format reads; else return nothing."""
+    kind = str(config.get("model_type"))
+    whole = isinstance(config.get("vision_config"), Mapping)
+    if whole or not ENCODER.fullmatch(kind) or is_listed_type(kind) or any(readers(kind, zoo)):
+        return ""
+    return f"model_type {escaped(kind)[:100]} is an image encoder of transformers that is not supported"
+
 
 def check_vit(source: str, config: Mapping[str, Any], keys: Iterable[str] = ()) -> None:
     """Raise CheckpointError for a network that is known to be none that vitzoo computes.
@@ -61,8 +77,8 @@ def check_vit(source: str, config: Mapping[str, Any], keys: Iterable[str] = ()) 
                 f"vitzoo does not compute; expected a plain Vision Transformer: use {instead} of "
                 "`vitzoo list --all` with its own weights, or transformers"
             )
-    if isinstance(config.get("vision_config"), Mapping):  # what has an image tower is none of these
-        names = []
+    if isinstance(config.get("vision_config"), Mapping) or ENCODER.fullmatch(kind):
+        names = []  # what has an image tower, or is one, is none of these
     for what, name, key in OTHERS:
         shown = [f"its config states {one}" for one in names if re.match(name, one, re.IGNORECASE)]
         shown += [

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from vitzoo.checkpoint.others import encoder_in
 from vitzoo.checkpoint.tower import readers, tower_of
 from vitzoo.errors import CheckpointError, printable, short_repr
 from vitzoo.foreign import timm_config
@@ -200,7 +201,8 @@ def _of_unknown(config: Config, kind: str | None, zoo: Registry) -> Stated | Non
         inside = "" if own is config else own.get("model_type", "")
         of_tower = f", nor {escaped(str(inside))} of its vision_config" if inside else ""
         ways = [way for one in (kind, str(inside)) if (way := reader_of(one, zoo))]
-        why = "; ".join((f"model_type {escaped(kind)} is not known{of_tower}", *ways[:1]))
+        unknown = f"model_type {escaped(kind)} is not known{of_tower}"
+        why = "; ".join((encoder_in(config, zoo) or unknown, *ways[:1]))
     notes = (f"config.json is not used: {why}",)
     return Stated(merged(*sizes), notes=notes, unread=unread, others=WITH_BIAS.unknown(own))
 

@@ -58,6 +58,11 @@ def reader_of(kind: str, zoo: Registry) -> str:
     return install_command(namespace) if absent else ""
 
 
+def is_listed_type(kind: str) -> bool:
+    """Return whether a plugin of this project reads a model type of transformers."""
+    return kind in _table()["types"]
+
+
 @cache
 def _table() -> dict[str, Any]:
     import json
