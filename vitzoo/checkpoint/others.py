@@ -56,7 +56,8 @@ def encoder_in(config: Mapping[str, Any], zoo: Registry) -> str:
     whole = isinstance(config.get("vision_config"), Mapping)
     if whole or not ENCODER.fullmatch(kind) or is_listed_type(kind) or any(readers(kind, zoo)):
         return ""
-    return f"model_type {escaped(kind)[:100]} is an image encoder of transformers that is not supported"
+    kind = escaped(kind)[:100]
+    return f"model_type {kind} is an image encoder of transformers that is not supported"
 
 
 def check_vit(source: str, config: Mapping[str, Any], keys: Iterable[str] = ()) -> None:
