@@ -39,20 +39,29 @@ echo >> "$CALLS"
 """
 
 
-def row(weights, state="pinned"):
-    pin = {"sha256": "ab" * 32, "size": 12345, "revision": "cd" * 20}
+def row(weights, state="pinned", difference=0.0):
+    pin = {"sha256": "ab" * 32, "size": 12345, "revision": "cd" * 20, "difference": difference}
     return {"weights": weights, "state": state, **pin}
 
 
 def test_the_text_of_the_pull_request():
     rows = [row("net:a"), row("acme/net:b", "already"), row("net:c", "missing: no\n@file [x](y)")]
+    rows += [row("net:d", "open"), row("net:e", difference=-3.5), row("net:f", difference=None)]
     text = PINS["described"](rows)
-    says(text, "1 are new", "1 were known", "1 have none", "CONTRIBUTING.md")
-    assert "| `net:a` | 12,345 | `cdcdcdcd` | `abababab` |\n" in text
+    says(text, "3 are new", "1 were known", "1 have none", "CONTRIBUTING.md")
+    says(text, "1 entries were not asked for", "Run the workflow again")
+    table = text.rpartition("|---|\n")[2].splitlines()
+    ends = " | `cdcdcdcd` | `abababab` |"
+    assert table == [
+        f"| `net:f` | 12,345 | {ends}",
+        f"| `net:e` | 12,345 | -3.50 %{ends}",
+        f"| `net:a` | 12,345 | +0.00 %{ends}",
+    ]
     block = text.partition("~~~~text\n")[2].partition("~~~~\n")[0]
     assert block == "net:c: missing: no @file [x](y)\n"
     assert "Not pinned" not in PINS["described"](rows[:2])
-    assert "| weights |" not in PINS["described"](rows[1:])
+    assert "ended early" not in PINS["described"](rows[:3])
+    assert "| weights |" not in PINS["described"](rows[1:3])
 
 
 def test_the_text_of_the_pull_request_is_no_longer_than_github_accepts():

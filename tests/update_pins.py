@@ -35,6 +35,9 @@ INTRO = """\
 `vitzoo registry pin --all` asked the Hub for the pins of all weights files: {pinned} are new, \
 {already} were known, {rest} have none. CONTRIBUTING.md says how to review this change.
 """
+EARLY = """
+The run ended early: {open} entries were not asked for. Run the workflow again.
+"""
 
 
 def filled(page: str) -> str:
@@ -89,22 +92,32 @@ def described(rows: list[dict[str, Any]]) -> str:
     Texts of the Hub are in a block of code, so that nothing in them is a link or names a person.
     """
     kinds = Counter(row["state"].partition(":")[0] for row in rows)
-    rest = kinds.total() - kinds["pinned"] - kinds["already"]
-    text = INTRO.format(pinned=kinds["pinned"], already=kinds["already"], rest=rest)
+    rest = kinds.total() - kinds["pinned"] - kinds["already"] - kinds["open"]
+    counts = {kind: kinds[kind] for kind in ("pinned", "already", "open")}
+    text = (INTRO + EARLY * bool(kinds["open"])).format(rest=rest, **counts)
     causes = (
         f"{row['weights']}: {' '.join(row['state'].split())[:SHOWN]}\n"
         for row in rows
-        if row["state"] not in ("pinned", "already")
+        if row["state"] not in counts
     )
     text += f"\nNot pinned:\n\n~~~~text\n{_fitting(causes, MOST // 3)}~~~~\n" if rest else ""
     pinned = (
-        f"| `{row['weights']}` | {row['size']:,} | `{row['revision'][:8]}` | "
+        f"| `{row['weights']}` | {row['size']:,} | {_percent(row)} | `{row['revision'][:8]}` | "
         f"`{row['sha256'][:8]}` |\n"
-        for row in rows
+        for row in sorted(rows, key=_odd, reverse=True)
         if row["state"] == "pinned"
     )
-    head = "\n| weights | bytes | commit | SHA-256 |\n|---|---|---|---|\n"
+    head = "\n| weights | bytes | difference | commit | SHA-256 |\n|---|---|---|---|---|\n"
     return text + (head + _fitting(pinned, MOST - len(text)) if kinds["pinned"] else "")
+
+
+def _odd(row: dict[str, Any]) -> float:
+    """Return how far a size is from the predicted one."""
+    return float("inf") if row["difference"] is None else abs(row["difference"])
+
+
+def _percent(row: dict[str, Any]) -> str:
+    return "" if row["difference"] is None else f"{row['difference']:+.2f} %"
 
 
 def _fitting(lines: Iterable[str], most: int) -> str:

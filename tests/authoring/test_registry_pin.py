@@ -7,22 +7,30 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import signal
 import socket
 import sys
 import threading
 import time
 import tomllib
+from collections import Counter
 from contextlib import contextmanager
+from functools import partial
 from http.server import ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from helpers import refuses, says
 from internals import COMMIT, editable_manifests, reply
 from plugin_files import DETAILS, NET
-from vitzoo.errors import InvalidOption, TransferError
+from vitzoo.errors import InvalidOption
+from vitzoo.inventory import AT_ONCE
 from vitzoo.testing import Hub
+
+ROOT = Path(__file__).parents[2]
 
 FIRST = 'pin = "first-use"\npredicted_size = 98000'
 DATA = b"bytes"
@@ -36,12 +44,16 @@ def pinned(sha256=SHA256):
     return f'pin = "confirmed"\nrevision = "{COMMIT}"\nsha256 = "{sha256}"\nsize = {len(DATA)}'
 
 
-def entry(name, keys=FIRST, file="model.safetensors"):
-    """Return an entry, whose repository has its name."""
-    return (
-        f'\n[variants.net.weights.{name}]  # {name}\nrepo = "acme/{name}"\nfile = "{file}"\n'
-        f"{keys}\n{DETAILS}"
-    )
+def unsized(sha256=SHA256):
+    """Return the keys of an entry that lacks its size alone."""
+    keys = f'pin = "reported"\nrevision = "{COMMIT}"\nsha256 = "{sha256}"\n'
+    return f"{keys}predicted_size = {len(DATA)}"
+
+
+def entry(name, keys=FIRST, file="model.safetensors", repo=""):
+    """Return an entry, whose repository has its name if no other is given."""
+    place = f'repo = "acme/{repo or name}"\nfile = "{file}"'
+    return f"\n[variants.net.weights.{name}]  # {name}\n{place}\n{keys}\n{DETAILS}"
 
 
 def pins(file):
@@ -107,14 +119,6 @@ def clone(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def pauses(monkeypatch):
-    """The seconds of all waits, which pass at once."""
-    found = []
-    monkeypatch.setattr("vitzoo.authoring.registry_pin.pause", found.append)
-    return found
-
-
-@pytest.fixture
 def pin_all(run):
     """Run the command; return the exit code, and the states and causes by entry."""
 
@@ -125,8 +129,8 @@ def pin_all(run):
     return call
 
 
-def test_every_kind_of_entry(clone, hub, pin_all, pauses):
-    """Only entries with trust on first use change; each other one is named with its cause."""
+def test_every_kind_of_entry(clone, hub, pin_all):
+    """Only entries that lack a part of their pin change; each other one is named with its cause."""
     with ThreadingHTTPServer(("127.0.0.1", 0), None) as elsewhere:
         host = f"127.0.0.1:{elsewhere.server_address[1]}"
     hub.answers = {
@@ -148,10 +152,10 @@ def test_every_kind_of_entry(clone, hub, pin_all, pauses):
         "fresh": entry("fresh"),
         "bound": entry("bound", bound),
         "known": entry("known", pinned()),
-        "sized": entry("sized", pinned().rpartition("\n")[0] + "\npredicted_size = 9"),
+        "sized": entry("sized", unsized()),
         **{name: entry(name) for name in hub.answers if name != "commit"},
         "commit": entry("commit", bound),
-        "changed": entry("changed", pinned(sha256="ab" * 32)),
+        "changed": entry("changed", unsized("ab" * 32)),
     }
     (file,) = clone(acme=before.values())
     code, states = pin_all()
@@ -160,8 +164,8 @@ def test_every_kind_of_entry(clone, hub, pin_all, pauses):
     states = {name.removeprefix("acme/net:"): state for name, state in states.items()}
     kinds = {name: state.partition(": ")[0] for name, state in states.items()}
     assert kinds == {
-        **dict.fromkeys(("fresh", "bound", "renamed"), "pinned"),
-        **dict.fromkeys(("known", "sized"), "already"),
+        **dict.fromkeys(("fresh", "bound", "sized", "renamed"), "pinned"),
+        "known": "already",
         **dict.fromkeys(("token", "terms"), "gated"),
         **dict.fromkeys(("absent", "no_file"), "missing"),
         **dict.fromkeys(("away", "commit", "small", "changed"), "failed"),
@@ -177,13 +181,12 @@ def test_every_kind_of_entry(clone, hub, pin_all, pauses):
     says(states["commit"], OTHER)
     says(states["small"], "LFS")
     says(states["changed"], "ab" * 32, SHA256)
-    revision = f'revision = "{COMMIT}"\n'
     written = before | {name: before[name].replace(FIRST, ADDED) for name in ("fresh", "renamed")}
-    written["bound"] = entry("bound", ADDED.replace(revision, "") + "\n" + revision[:-1])
+    written |= {name: entry(name, ADDED) for name in ("bound", "sized")}
     assert file.read_text() == NET + "".join(written.values())
     asked = [path for _, path, _ in hub.requests if "/bound/" in path]
     assert asked == [f"/api/models/acme/bound/revision/{COMMIT}?blobs=true"]
-    assert pauses == [], "no such answer changes when it is asked for again"
+    assert not any("/known/" in path for _, path, _ in hub.requests), "its pin is complete"
     assert hub.file_requests() == [], "no weights are downloaded"
 
 
@@ -219,6 +222,100 @@ def test_several_manifests_in_order(clone, hub, pin_all):
     assert pin_all() == (0, dict.fromkeys(("net:a", "net:b", "zoo/net:c"), "already"))
 
 
+def test_a_repository_is_asked_once_for_each_revision(clone, hub, pin_all):
+    """Its entries may be in several manifests; a refused repository answers for all of them."""
+    shared, bound = {"repo": "shared"}, f'{FIRST}\nrevision = "{OTHER}"'
+    clone(
+        acme=[entry("a", **shared), entry("b", repo="terms"), entry("c", bound, **shared)],
+        zoo=[entry("a", **shared), entry("b", repo="terms"), entry("d", **shared, file="no.npz")],
+    )
+    hub.answers = {
+        "terms": status(403),
+        "shared": lambda h: stated(h, commit=OTHER if OTHER in h.path else COMMIT),
+    }
+    code, states = pin_all()
+    assert code == 0
+    kinds = {name: state.partition(": ")[0] for name, state in states.items()}
+    assert kinds == {
+        **dict.fromkeys(("acme/net:a", "acme/net:c", "zoo/net:a"), "pinned"),
+        **dict.fromkeys(("acme/net:b", "zoo/net:b"), "gated"),
+        "zoo/net:d": "missing",
+    }
+    assert states["acme/net:b"] == states["zoo/net:b"]
+    asked = sorted(path.removeprefix("/api/models/acme/") for _, path, _ in hub.requests)
+    revisions = (f"shared/revision/{OTHER}", "shared/revision/main", "terms/revision/main")
+    assert asked == [f"{place}?blobs=true" for place in revisions]
+
+
+def test_a_file_without_a_hash_leaves_the_other_files_of_its_repository(clone, hub, pin_all):
+    def answer(handler):
+        good = {"rfilename": "a", "lfs": {"size": len(DATA), "sha256": SHA256}}
+        data = {"sha": COMMIT, "siblings": [{"rfilename": "b", "size": 1}, good]}
+        reply(handler, 200, (), json.dumps(data).encode())
+
+    hub.answers["shared"] = answer
+    clone(acme=[entry(name, repo="shared", file=name) for name in "ba"])
+    code, states = pin_all()
+    assert (code, states["acme/net:a"]) == (1, "pinned")
+    says(states["acme/net:b"], "failed", "LFS")
+
+
+def test_an_entry_with_a_hash_gets_the_commit_where_the_hub_has_its_bytes(clone, hub, pin_all):
+    """A hash without a commit is asked for at `main`; one of a pull request there."""
+    keys = {
+        name: f'pin = "reported"\n{revision}sha256 = "{sha256}"\npredicted_size = {len(DATA)}'
+        for name, revision, sha256 in (
+            ("same", "", SHA256),
+            ("request", 'revision = "refs/pr/4"\n', SHA256),
+            ("moved", "", "ab" * 32),
+        )
+    }
+    (file,) = clone(acme=[entry(name, text) for name, text in keys.items()])
+    code, states = pin_all()
+    assert code == 1
+    says(states.pop("acme/net:moved"), "failed", "ab" * 32, "revision main", SHA256, "the commit")
+    assert {*states.values()} == {"pinned"}
+    written = [entry("same", ADDED), entry("request", ADDED), entry("moved", keys["moved"])]
+    assert file.read_text() == NET + "".join(written)
+    asked = sorted(path.partition("/revision/")[2] for _, path, _ in hub.requests)
+    assert asked == ["main?blobs=true", "main?blobs=true", "refs%2Fpr%2F4?blobs=true"]
+
+
+def test_recheck_compares_complete_entries_too(clone, hub, pin_all):
+    (file,) = clone(acme=[entry("known", pinned()), entry("changed", pinned("ab" * 32))])
+    before = file.read_bytes()
+    assert pin_all() == (0, dict.fromkeys(("acme/net:known", "acme/net:changed"), "already"))
+    assert hub.requests == []
+    code, states = pin_all("--recheck")
+    assert (code, states["acme/net:known"]) == (1, "already")
+    says(states["acme/net:changed"], "failed", "ab" * 32, SHA256, "was not changed")
+    assert file.read_bytes() == before
+
+
+def test_a_reviewer_reads_failures_and_odd_sizes_first(clone, hub, run):
+    sizes = {"exact": len(DATA), "small": 2 * len(DATA), "near": len(DATA) + 1}
+    clone(
+        acme=[
+            *(entry(n, f'pin = "first-use"\npredicted_size = {s}') for n, s in sizes.items()),
+            *(entry(name) for name in ("terms", "broken", "absent")),
+            entry("known", pinned()),
+        ]
+    )
+    hub.answers = {"terms": status(403), "broken": status(418), "absent": status(404)}
+    code, out, err = run("registry", "pin", "--all")
+    head, *lines = [line.split("\t") for line in out.splitlines()]
+    assert (code, head) == (1, ["weights", "size", "difference", "sha256", "revision", "state"])
+    pin = ["5", SHA256[:8], COMMIT[:8], "pinned"]
+    assert [line[0].rpartition(":")[2] for line in lines] == [
+        *("broken", "absent", "terms"),
+        *("small", "near", "exact"),
+    ]
+    assert [line[-1].partition(":")[0] for line in lines[:3]] == ["failed", "missing", "gated"]
+    assert [line[2] for line in lines[3:]] == ["-50.00 %", "-16.67 %", "+0.00 %"]
+    assert all([line[1], *line[3:]] == pin for line in lines[3:])
+    says(err, "7 entries", "3 pinned", "1 gated", "1 failed", "1 missing", "1 already")
+
+
 def test_files_that_are_gated_or_missing_are_no_failure(clone, hub, pin_all):
     """Unless no file is found: a wrong token gets 401 for everything."""
     clone(acme=[entry("fresh"), entry("terms"), entry("absent")])
@@ -226,7 +323,7 @@ def test_files_that_are_gated_or_missing_are_no_failure(clone, hub, pin_all):
     code, states = pin_all()
     assert (code, states["acme/net:fresh"]) == (0, "pinned")
     hub.answers["fresh"] = status(401)
-    code, states = pin_all()
+    code, states = pin_all("--recheck")
     assert (code, states["acme/net:fresh"].partition(":")[0]) == (1, "gated")
 
 
@@ -277,7 +374,7 @@ def interruptible():
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_an_interrupted_run_keeps_its_pins(clone, hub, pin_all):
+def test_an_interrupted_run_keeps_its_pins(clone, hub, pin_all, caplog):
     """What the Hub has answered is written, and the next run does the rest."""
     first, file, never = clone(
         acme=[entry("a")], beta=[entry("b"), entry("c"), entry("last")], zoo=[entry("z")]
@@ -294,54 +391,26 @@ def test_an_interrupted_run_keeps_its_pins(clone, hub, pin_all):
     ended.set()
     assert code == 130
     kinds = {name: row[0] for path in (first, file, never) for name, row in pins(path).items()}
-    assert kinds == dict.fromkeys("abc", "reported") | dict.fromkeys(("last", "z"), "first-use")
+    assert kinds == dict.fromkeys("abcz", "reported") | {"last": "first-use"}
+    says(caplog.text, "1 of 5 entries are still open", "run the command again")
     hub.answers = {}
     code, states = pin_all()
     assert code == 0
-    assert [*states.values()] == ["already"] * 3 + ["pinned"] * 2
+    assert [*states.values()] == ["already"] * 3 + ["pinned", "already"]
 
 
-@pytest.mark.parametrize(
-    ("faults", "waits"),
-    [
-        ([status(429, Retry_After="7")], [7.0]),
-        ([status(429, RateLimit='"api";r=0;t=55')], [56.0]),  # as the Hub asks for it
-        ([status(429, RateLimit=f'"api";r=0;t={"9" * 5000}')], [0.4]),
-        ([status(503), status(500)], [0.4, 0.8]),
-        ([status(503, RateLimit='"api";r=499;t=280')], [0.4]),  # requests are left
-        ([cut], [0.4]),
-    ],
-    ids=["retry-after", "rate-limit", "malformed", "5xx", "not-limited", "cut"],
-)
-def test_a_fault_that_passes(clone, hub, pin_all, pauses, faults, waits):
-    clone(acme=[entry("fresh")])
-    left = iter(faults)
-
-    def answer(handler):
-        next(left, stated)(handler)
-
-    hub.answers["fresh"] = answer
-    assert pin_all() == (0, {"acme/net:fresh": "pinned"})
-    assert pauses == pytest.approx(waits)
-
-
-@pytest.mark.parametrize(
-    ("fault", "requests"),
-    [(status(503), 5), (status(429, Retry_After="3600"), 1)],
-    ids=["5xx", "too-long"],
-)
-@pytest.mark.usefixtures("pauses")
-def test_a_fault_that_stays(clone, hub, pin_all, fault, requests):
+@pytest.mark.parametrize("fault", [status(418), cut], ids=["status", "cut"])
+def test_a_fault_of_one_repository_leaves_the_others(clone, hub, pin_all, fault, monkeypatch):
+    monkeypatch.setattr("vitzoo.store.locks.time.sleep", lambda _: None)
     clone(acme=[entry("fresh"), entry("good")])
     hub.answers["fresh"] = fault
     code, states = pin_all()
     assert code == 1
-    says(states["acme/net:fresh"], "failed", "try again")
+    says(states["acme/net:fresh"], "failed", hub.host)
     assert states["acme/net:good"] == "pinned"
-    assert sum("/fresh/" in path for _, path, _ in hub.requests) == requests
 
 
-def test_without_a_network_nothing_is_tried_again(clone, hub, pin_all, pauses):
+def test_without_a_network_the_first_error_ends_the_run(clone, hub, pin_all):
     first, last = clone(acme=[entry(f"n{i}") for i in range(50)], zoo=[entry("z")])
     before = first.read_bytes(), last.read_bytes()
     hub.close()
@@ -351,7 +420,6 @@ def test_without_a_network_nothing_is_tried_again(clone, hub, pin_all, pauses):
     assert err.count("cannot be reached") == 1
     assert "first use" not in err
     assert (first.read_bytes(), last.read_bytes()) == before
-    assert pauses == []
 
 
 def test_a_bar_counts_the_answers(clone, pin_all, monkeypatch):
@@ -364,23 +432,127 @@ def test_a_bar_counts_the_answers(clone, pin_all, monkeypatch):
 
     monkeypatch.setattr("vitzoo.authoring.registry_pin.bar", bar)
     assert pin_all()[0] == 0
-    assert moves[-2:] == [("registry.toml", 2, 2), ("zoo", 1, 1)]
+    assert moves[-1] == ("pins", 3, 3)
 
 
-def test_a_network_that_ends_keeps_the_pins_before(clone, pin_all, monkeypatch):
-    first, last = clone(acme=[entry("a")], zoo=[entry("b"), entry("c")])
-    real = sys.modules["vitzoo.authoring.registry_pin"].request_pin
+def lost(hub):
+    """Return a function whose answer is the last: nothing listens there afterwards."""
 
-    def request_pin(file, fix):
-        if file.label.startswith("zoo/"):
-            raise TransferError("the Hub cannot be reached")
-        return real(file, fix)
+    def answer(handler):
+        hub.close()
+        handler.send_response = partial(closing, handler, handler.send_response)
+        stated(handler)
 
-    monkeypatch.setattr("vitzoo.authoring.registry_pin.request_pin", request_pin)
-    code, states = pin_all()
-    assert (code, [*states]) == (1, ["acme/net:a", "zoo/*"])
-    says(states["zoo/*"], "failed", last, "cannot be reached")
-    assert pins(first)["a"][0] == "reported"
+    return answer
+
+
+def closing(handler, send_response, status):
+    send_response(status)
+    handler.send_header("Connection", "close")
+
+
+LIMITED = status(429, RateLimit='"api";r=0;t=3600')
+
+
+@pytest.mark.parametrize(
+    ("end", "words"),
+    [(None, ("cannot be reached",)), (LIMITED, ("429", "3601 s"))],
+    ids=["network", "rate-limit"],
+)
+def test_a_run_that_ends_keeps_its_pins_and_the_next_one_continues(
+    run, clone, hub, monkeypatch, caplog, end, words
+):
+    """What the Hub has answered is written; the others are `open`, and are asked for alone."""
+    monkeypatch.setattr("vitzoo.inventory.AT_ONCE", 1)
+    names = ("a", "b", "c", "d")
+    first, last = clone(acme=[entry("a"), entry("b")], zoo=[entry("c"), entry("d")])
+    hub.answers = {"b": end, "c": end} if end else {"a": lost(hub)}
+    code, out, err = run("registry", "pin", "--all", "--json")
+    states = {row["weights"]: row["state"] for row in json.loads(out)}
+    assert code == 1
+    assert [*states.values()] == ["pinned", "open", "open", "open"]
+    says(caplog.text, *words, "3 of 4 entries are still open", "run the command again")
+    says(err, "4 entries: 1 pinned, 3 open")
+    assert [pins(path)[name][0] for path, name in ((first, "a"), (first, "b"), (last, "c"))] == [
+        "reported",
+        "first-use",
+        "first-use",
+    ]
+    if not end:
+        return
+    hub.answers, hub.requests = {}, []
+    code, out, _ = run("registry", "pin", "--all", "--json")
+    assert (code, [row["state"] for row in json.loads(out)]) == (0, ["already", *["pinned"] * 3])
+    asked = [path.split("/")[4] for _, path, _ in hub.requests]
+    assert asked == [*names[1:]]
+
+
+def entries_of(manifest):
+    """Return the entries of a manifest whose files are on the Hub."""
+    variants = tomllib.loads(manifest.read_text()).get("variants", {}).values()
+    rows = [row for variant in variants for row in variant.get("weights", {}).values()]
+    return [row for row in rows if "repo" in row]
+
+
+def only_manifests(_, names):
+    """Ignore all other files, for `copytree`."""
+    return [name for name in names if not name.endswith((".toml", "__init__.py"))]
+
+
+class Bucket:
+    """The limit of the Hub's API: 500 answers in five minutes, by a clock that waits move."""
+
+    def __init__(self, files):
+        self.files, self.now, self.lock = files, 0.0, threading.Lock()
+        self.answered, self.refused = Counter(), 0
+
+    def __call__(self, handler, path):
+        repo, _, revision = path.removeprefix("/api/models/").partition("/revision/")
+        with self.lock:
+            window, passed = divmod(self.now, 300)
+            if self.answered[window] == 500:
+                self.refused += 1
+                left = f'"api";r=0;t={300 - passed:.0f}'
+                return reply(handler, 429, {"RateLimit": left})
+            self.answered[window] += 1
+        commit = revision if len(revision) == 40 else hashlib.sha1(repo.encode()).hexdigest()
+        siblings = [{"rfilename": name, "lfs": lfs} for name, lfs in self.files[repo].items()]
+        data = {"sha": commit, "siblings": siblings}
+        return reply(handler, 200, (), json.dumps(data).encode())
+
+    def wait(self, seconds):
+        """Let time pass."""
+        with self.lock:
+            self.now += seconds
+        return False
+
+
+@pytest.mark.workflows
+def test_all_entries_of_this_project_within_the_limit_of_the_api(
+    tmp_path, hub, pin_all, monkeypatch
+):
+    found, files, places = {}, {}, set()
+    for file in (ROOT / "registry.toml", *ROOT.glob("plugins/vitzoo-*/vitzoo_*/*.toml")):
+        for row in entries_of(file):
+            sha256 = row.get("sha256") or hashlib.sha256(row["file"].encode()).hexdigest()
+            lfs = {"sha256": sha256, "size": row.get("size") or row["predicted_size"]}
+            files.setdefault(row["repo"], {})[row["file"]] = lfs
+            places.add((row["repo"], row.get("revision")))
+        found[f"n{len(found)}"] = copy = tmp_path / file.relative_to(ROOT)
+        shutil.copytree(file.parent, copy.parent, ignore=only_manifests, dirs_exist_ok=True)
+    monkeypatch.setattr("vitzoo.authoring.registry_pin.editable_manifests", lambda: found)
+    monkeypatch.setenv("VITZOO_TIMEOUT", "")
+    hub.api = bucket = Bucket(files)
+    event = type("Event", (threading.Event,), {"wait": lambda _, seconds: bucket.wait(seconds)})
+    monkeypatch.setattr("vitzoo.inventory.threading", SimpleNamespace(Event=event))
+    code, states = pin_all("--recheck")
+    assert {*states.values()} == {"pinned", "already"}
+    assert (code, len(states) > 700) == (0, True)
+    assert bucket.answered.total() == len(places) > 600, "each repository is asked once"
+    assert 0 < bucket.refused <= AT_ONCE
+    assert len(hub.requests) == len(places) + bucket.refused
+    rows = [row for copy in found.values() for row in entries_of(copy)]
+    assert all(row.keys() >= {"revision", "sha256", "size"} for row in rows)
 
 
 def test_all_means_editable_packages(install, monkeypatch):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.exceptions import Exit
@@ -15,6 +17,11 @@ from vitzoo.cli.options import PATH, flag, json_option
 from vitzoo.cli.output import echo, print_json, print_rows, say
 from vitzoo.settings import registry_files
 
+if TYPE_CHECKING:
+    from vitzoo.authoring.registry_pin import Pinned
+
+CHANGES = ("weights", "size", "difference", "sha256", "revision", "state")
+SHORT = 8  # digits that are shown of a sha256 and a commit
 EXAMPLE = "--license apache-2.0 (or proprietary) --source 'fine-tuned on our catalogue, run 7'"
 
 
@@ -68,15 +75,25 @@ def check_command(file: Path | None, as_json: bool) -> None:
 @registry_command.command("pin")
 @click.argument("file", required=False, type=PATH)
 @flag("--all", "every", help="Pin the manifests of all packages that are installed editable.")
+@flag("--recheck", help="Compare complete entries with the Hub, too.")
 @flag("--dry-run", help="Print the changes, write nothing.")
 @json_option
-def pin_command(file: Path | None, every: bool, dry_run: bool, as_json: bool) -> None:
+def pin_command(
+    file: Path | None, every: bool, recheck: bool, dry_run: bool, as_json: bool
+) -> None:
     """Request missing pins from the Hub and write them to FILE.
 
-    A pin is the commit, size and sha256 of a weights file. Missing sizes of pinned entries are
-    added, too. Comments and the order of entries are kept. If the Hub contradicts a pinned entry,
-    the command stops with an error and writes nothing. If the request for an entry fails, the
-    other entries are written, and the exit code is 1.
+    A pin is the commit, size and sha256 of a weights file. An entry that lacks one of them is asked
+    for, with one request for each revision of a repository. Comments and the order of entries are
+    kept. If the Hub contradicts an entry, the command stops with an error and writes nothing. If
+    the request for an entry fails, the other entries are written, and the exit code is 1.
+
+    The command waits as long as the Hub asks, up to 330 seconds for one request. If you interrupt
+    it, or the network or the patience ends, the pins that it has received are written. The same
+    command continues with the other entries.
+
+    Results list what has no pin first, then new pins, those first whose size differs most from the
+    predicted one. --json lists all entries.
 
     --all writes the manifests of vitzoo and of its plugins, in a clone that is installed editable.
     It lists contradictions, and files that are missing or gated, and writes the other entries. The
@@ -90,13 +107,34 @@ def pin_command(file: Path | None, every: bool, dry_run: bool, as_json: bool) ->
     """
     if every != (file is None):
         raise click.UsageError(f"expected a FILE or --all, got {'both' if file else 'neither'}")
-    from vitzoo.authoring.registry_pin import pin, pin_all
+    from vitzoo.authoring.registry_pin import pin
 
-    rows = pin(file, write=not dry_run) if file else pin_all(write=not dry_run)
-    print_rows(rows, ("weights", "state", "sha256", "size", "revision"), as_json=as_json)
-    done, kinds = {"pinned", "already"}, {row.state.partition(":")[0] for row in rows}
-    if kinds - done - ({"gated", "missing"} if every else set()) or (kinds and not kinds & done):
+    rows = pin(file, write=not dry_run, recheck=recheck)
+    kinds = Counter(row.state.partition(":")[0] for row in rows)
+    print_rows(_changes(rows), CHANGES, as_json=as_json, data=rows)
+    each = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    say(f"{len(rows)} entr{'ies' if len(rows) != 1 else 'y'}: {each or 'nothing to pin'}")
+    done = kinds["pinned"] + kinds["already"]
+    passed = done + (kinds["gated"] + kinds["missing"] if every else 0)
+    if passed < len(rows) or (rows and not done):
         raise Exit(1)
+
+
+def _changes(rows: Iterable[Pinned]) -> list[dict[str, Any]]:
+    """Return what a reviewer reads: the entries without a pin, then the new pins, the odd first."""
+    order = ("failed", "missing", "gated", "pinned")
+    found: list[tuple[int, float, dict[str, Any]]] = []
+    for row in rows:
+        kind = row.state.partition(":")[0]
+        if kind in order:
+            odd = float("inf") if row.difference is None else abs(row.difference)
+            short = {
+                "difference": "" if row.difference is None else f"{row.difference:+.2f} %",
+                "sha256": row.sha256[:SHORT],
+                "revision": row.revision[:SHORT],
+            }
+            found.append((order.index(kind), -odd, {**vars(row), **short}))
+    return [shown for *_, shown in sorted(found, key=lambda one: one[:2])]
 
 
 @registry_command.command("add")

@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitzoo import errors, settings
+from vitzoo import errors
 from vitzoo.authoring.registry_check import read
 from vitzoo.authoring.registry_target import editable_manifests
 from vitzoo.errors import NetworkError, PinError, TransferError, WeightsError
 from vitzoo.files.access import write_atomic
+from vitzoo.files.names import COMMIT
 from vitzoo.inventory import parallel
 from vitzoo.log import log
 from vitzoo.plugin.info import CORE
+from vitzoo.schema.addresses import MAIN
 from vitzoo.schema.rows import Weights
 from vitzoo.store.hub_file import HubFile
-from vitzoo.store.hub_metadata import request_pin
+from vitzoo.store.hub_metadata import request_pins
 from vitzoo.store.lockfile import Pin
-from vitzoo.store.locks import pause
 from vitzoo.store.progress import bar
 
 FIX = "pins are taken from this endpoint alone, never from a mirror; run the command again later"
-WINDOW = 330.0  # seconds of one wait; the Hub counts the requests of five minutes
+KEYS = ("pin", "revision", "sha256", "size")  # of a pin, in their order
+
+
+Answers = Mapping[str, "Pin | WeightsError"]  # by entry
 
 
 @dataclass(frozen=True)
 class Pinned:
     """The result for one weights entry.
 
-    `state` is `pinned`, `already`, `gated: cause`, `missing: cause` or `failed: cause`.
+    `state` is `pinned`, `already`, `open` (the run ended before), `gated: cause`, `missing: cause`
+    or `failed: cause`. `difference` says by how many percent a new size exceeds the predicted one.
     """
 
     weights: str
@@ -38,82 +44,138 @@ class Pinned:
     sha256: str = ""
     size: int | None = None
     revision: str = ""
+    difference: float | None = None
 
 
-def pin_all(*, write: bool = True) -> list[Pinned]:
-    """Pin the manifests of the core and of all plugins that are installed editable.
+class _Manifest:
+    """A registry file and its entries of the Hub, by names with the namespace."""
 
-    An entry that the Hub contradicts, and a file that cannot be read or written, is `failed`; the
-    others are written. An interrupted run keeps the pins that it has received.
+    def __init__(self, namespace: str, file: Path, *, strict: bool) -> None:
+        self.prefix = "" if namespace == CORE else f"{namespace}/"
+        self.file, self.strict = file, strict
+        self.failed: list[Pinned] = []
+        self.entries: dict[str, tuple[Weights, Any]] = {}
+        with self._failing():
+            self._read()
 
-    Raises:
-        InvalidOption: no manifest is that of an editable package.
-        Offline: the network is switched off; nothing is written.
-        TransferError: the first requests do not reach the Hub.
-    """
-    found: list[Pinned] = []
-    for namespace, file in editable_manifests().items():
-        prefix = "" if namespace == CORE else f"{namespace}/"
+    def _read(self) -> None:
+        import tomlkit
+
+        manifest = read(self.file, sized=False)
+        self.before = self.file.read_bytes().decode()
+        self.document: Any = tomlkit.parse(self.before)
+        for name, error in manifest.unusable.items():
+            self.failed.append(Pinned(self.prefix + name, f"failed: {error}"))
+        for variant in manifest.variants:
+            for row in filter(lambda row: row.repo, variant.weights):
+                table = self.document["variants"][variant.name]["weights"][row.name]
+                self.entries[f"{self.prefix}{variant.name}:{row.name}"] = row, table
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Note an error about the file as its only result, unless `strict`."""
         try:
-            found += pin(file, write=write, prefix=prefix, strict=False)
-        except (errors.RegistryError, TransferError, OSError) as error:
-            if isinstance(error, TransferError) and not found:
+            yield
+        except (errors.RegistryError, OSError) as error:
+            if self.strict:
                 raise
-            found.append(Pinned(f"{prefix}*", f"failed: {file}: {error}"))
-    return found
+            self.failed = [Pinned(f"{self.prefix}*", f"failed: {self.file}: {error}")]
+            self.entries = {}
+
+    def pinned(self, answers: Answers, *, write: bool) -> list[Pinned]:
+        """Return the result for each entry; write the file if one is new."""
+        import tomlkit
+
+        found = [
+            _pinned(label, *entry, answers.get(label), strict=self.strict)
+            for label, entry in self.entries.items()
+        ]
+        with self._failing():
+            if write and any(row.state == "pinned" for row in found):
+                after = with_ends_of(self.before, tomlkit.dumps(self.document))
+                write_atomic(self.file.resolve(), after)
+        return self.failed + (found if self.entries else [])
 
 
-def pin(file: Path, *, write: bool = True, prefix: str = "", strict: bool = True) -> list[Pinned]:
-    """Add commit, size and sha256 to unpinned entries, and missing sizes to pinned entries.
+def pin(file: Path | None, *, write: bool = True, recheck: bool = False) -> list[Pinned]:
+    """Add the commit, size and sha256 that entries lack.
+
+    There is one request for each revision of a repository. If the run ends early, the pins that it
+    has received are written, and the next run asks for the others.
 
     Args:
-        file: replaced atomically; comments, order, line ends and mode are kept.
+        file: replaced atomically; comments, order, line ends and mode are kept. None stands for the
+            manifests of all packages that are installed editable: there, what the Hub contradicts,
+            and a file that cannot be read or written, is `failed`.
         write: False only reports.
-        prefix: of the names in the result.
-        strict: whether a contradiction is an error; otherwise its entry is `failed`.
+        recheck: whether to compare complete entries with the Hub, too.
 
     Raises:
+        InvalidOption: no package is installed editable.
         RegistryError: the file breaks the schema.
-        PinError: the Hub contradicts a pinned entry; nothing is written.
+        PinError: the Hub contradicts an entry of the file; nothing is written.
         Offline: a request is needed, but the network is switched off; nothing is written.
-        TransferError: the first requests do not reach the Hub.
+        NetworkError: the Hub cannot be reached, or asks to wait too long, before its first answer.
     """
-    import tomlkit
-
-    manifest = read(file, sized=False)
-    before = file.read_bytes().decode()
-    document: Any = tomlkit.parse(before)
-    tables = document.get("variants", {})
-    found = [Pinned(prefix + name, f"failed: {e}") for name, e in manifest.unusable.items()]
+    files = editable_manifests() if file is None else {CORE: file}
+    manifests = [_Manifest(*one, strict=file is not None) for one in files.items()]
     entries = {
-        f"{prefix}{variant.name}:{row.name}": (row, tables[variant.name]["weights"][row.name])
-        for variant in manifest.variants
-        for row in variant.weights
-        if row.repo
+        label: row
+        for manifest in manifests
+        for label, (row, _) in manifest.entries.items()
+        if recheck or not _is_complete(row)
     }
     answers: dict[str, Pin | WeightsError] = {}
+    ended: BaseException | None = None
+    try:
+        _ask(entries, answers)
+    except BaseException as error:
+        if not answers or isinstance(error, errors.Offline):
+            raise
+        ended = error
+        for manifest in manifests:
+            manifest.strict = False  # a contradiction must not take the place of this error
+    found = [row for manifest in manifests for row in manifest.pinned(answers, write=write)]
+    if ended:
+        log.warning(
+            "%s%d of %d entries are still open: run the command again, which %s",
+            f"{ended}; " if isinstance(ended, NetworkError) else "",
+            len(entries) - len(answers),
+            len(entries),
+            "asks for these alone" if write else "asks for all: a dry run keeps no answer",
+        )
+    if ended and not isinstance(ended, NetworkError):
+        raise ended
+    return found
+
+
+def _ask(entries: Mapping[str, Weights], answers: dict[str, Pin | WeightsError]) -> None:
+    """Add the answers about entries; raise an error that the other requests would have, too."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for label, row in entries.items():
+        groups.setdefault((row.repo, row.revision), []).append(label)
 
     def ask(labels: Sequence[str]) -> None:
-        for label in labels:
-            answer = _asked(HubFile(entries[label][0], label))
-            if isinstance(answer, TransferError) and answer.retry_after is None and not answers:
-                raise answer  # the other requests would not reach the Hub either
-            answers[label] = answer
-            note(len(answers), len(entries))
+        try:
+            pins = request_pins([HubFile(entries[label], label) for label in labels], FIX)
+            answers.update(zip(labels, pins, strict=True))
+        except PinError as error:
+            if labels[1:]:  # it may be about one of the files
+                for label in labels:
+                    ask([label])
+            else:
+                answers[labels[0]] = error
+        except NetworkError as error:
+            unreachable = isinstance(error, TransferError) and error.retry_after is None
+            if unreachable or error.retry_after or isinstance(error, errors.Offline):
+                raise
+            text = str(error)
+            answers.update((one, type(error)(text.replace(labels[0], one, 1))) for one in labels)
+        note(len(answers), len(entries))
 
-    try:
-        with bar(prefix.rstrip("/") or file.name) as note:
-            parallel(ask, [[label] for label in entries])
-    except BaseException:
-        strict = False  # a contradiction must not take the place of this error
-        raise
-    finally:  # after Ctrl-C, too
-        for label, entry in entries.items():
-            if label in answers:
-                found.append(_pinned(label, *entry, answers[label], strict=strict))
-        if write and any(row.state == "pinned" for row in found):
-            write_atomic(file.resolve(), with_ends_of(before, tomlkit.dumps(document)))
-    return found
+    if groups:
+        with bar("pins") as note:
+            parallel(ask, [*groups.values()])
 
 
 def with_ends_of(before: str, after: str) -> bytes:
@@ -122,62 +184,61 @@ def with_ends_of(before: str, after: str) -> bytes:
     return (after.replace("\r\n", "\n").replace("\n", "\r\n") if crlf else after).encode()
 
 
-def _asked(file: HubFile) -> Pin | WeightsError:
-    """Return the pin of a file or its error; after a fault that may pass, ask again."""
-    attempts = settings.limits().attempts
-    for attempt in range(1, attempts + 1):
-        try:
-            return request_pin(file, FIX)
-        except errors.Offline:
-            raise
-        except (NetworkError, PinError) as error:
-            failure, asked = error, getattr(error, "retry_after", None)
-        if asked is None or asked > WINDOW or attempt == attempts:
-            break
-        seconds = max(asked, 0.2 * 2**attempt)
-        log.info("%s; trying again in %.1f s", failure, seconds)
-        pause(seconds)
-    return failure
+def _is_complete(row: Weights) -> bool:
+    return bool(row.sha256 and row.size and COMMIT.fullmatch(row.revision))
+
+
+def _differs(row: Weights, pin: Pin) -> bool:
+    return bool(row.sha256) and (row.sha256, row.size or pin.size) != (pin.sha256, pin.size)
 
 
 def _pinned(
-    label: str, row: Weights, table: Any, stated: Pin | WeightsError, *, strict: bool
+    label: str, row: Weights, table: Any, stated: Pin | WeightsError | None, *, strict: bool
 ) -> Pinned:
-    """Write the pin that the Hub states into the table of an entry without one."""
-    if isinstance(stated, Pin) and row.sha256:
-        if (row.sha256, row.size or stated.size) != (stated.sha256, stated.size):
-            stated = PinError(
-                f"{label}: the entry has sha256 {row.sha256} and size {row.size}, but at "
-                f"{stated.endpoint} the file has sha256 {stated.sha256} and size {stated.size}; "
-                "the entry was not changed; correct it if you trust that file"
-            )
-        elif row.size or row.predicted_size:
-            return Pinned(label, "already", row.sha256, row.size, row.revision)
+    """Write the pin that the Hub states into the table of an entry that lacks a part of it."""
+    known = (row.sha256, row.size, row.revision)
+    if stated is None:
+        return Pinned(label, "already" if _is_complete(row) else "open", *known)
+    if isinstance(stated, Pin) and stated.absent:
+        stated = errors.EntryNotFound(
+            f"{HubFile(row, label).address}: {stated.endpoint} lists no such file there"
+        )
+    elif isinstance(stated, Pin) and _differs(row, stated):
+        stated = PinError(
+            f"{label}: the entry has sha256 {row.sha256} and size {row.size}, but at "
+            f"{stated.endpoint} the file of revision {row.revision or MAIN} has sha256 "
+            f"{stated.sha256} and size {stated.size}; the entry was not changed; enter the commit "
+            "that has its file, or correct it if you trust the other file"
+        )
     if isinstance(stated, PinError) and strict:
         raise stated
     if isinstance(stated, WeightsError):
         gated = isinstance(stated, errors.AccessDenied | errors.AuthenticationError)
         missing = isinstance(stated, errors.NotFoundOnHub)
         kind = "gated" if gated else "missing" if missing else "failed"
-        cause = str(stated).removeprefix(f"{label}: ")
-        return Pinned(label, f"{kind}: {cause}", row.sha256, row.size, row.revision)
-    _write(table, stated, pinned=bool(row.sha256))
-    return Pinned(label, "pinned", stated.sha256, stated.size, stated.commit)
+        return Pinned(label, f"{kind}: {str(stated).removeprefix(f'{label}: ')}", *known)
+    if _is_complete(row):
+        return Pinned(label, "already", *known)
+    _write(table, stated)
+    predicted = row.predicted_size
+    difference = round(100 * (stated.size / predicted - 1), 2) if predicted else None
+    return Pinned(label, "pinned", stated.sha256, stated.size, stated.commit, difference)
 
 
-def _write(table: Any, pin: Pin, *, pinned: bool) -> None:
-    """Write a pin, or the size alone, into the table of an entry, after its key `pin`."""
+def _write(table: Any, pin: Pin) -> None:
+    """Write a pin into the table of an entry; a new key follows those before it in `KEYS`."""
     for key in ("predicted_size", "file_seen"):
         table.pop(key, None)
-    known = {*table}
-    if not pinned:
-        table["pin"] = "reported"
-        table["revision"], table["sha256"] = pin.commit, pin.sha256
-    table["size"] = pin.size
+    kind = "reported" if table["pin"] == "first-use" else table["pin"]
+    old = {*table}
+    for key, value in zip(KEYS, (kind, pin.commit, pin.sha256, pin.size), strict=True):
+        if table.get(key) != value:
+            table[key] = value
     body = getattr(table.value, "body", None)  # tomlkit adds keys at the end
     if body is None:  # parts of the table are in several places of the file
         return
-    added = [pair for pair in body if pair[0] and pair[0].key not in known]
-    body[:] = [pair for pair in body if pair not in added]
-    after = 1 + [key and key.key for key, _ in body].index("pin")
-    body[after:after] = added
+    for number, key in enumerate(KEYS):
+        if key not in old:
+            names = [name and name.key for name, _ in body]
+            after = max(names.index(one) for one in KEYS[:number] if one in names)
+            body.insert(after + 1, body.pop(names.index(key)))
