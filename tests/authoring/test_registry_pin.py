@@ -119,6 +119,15 @@ def clone(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def passing(monkeypatch):
+    """Waits between tries pass at once; a function that is set as `wait` gets their seconds."""
+    waits = SimpleNamespace(wait=lambda _: False)
+    event = type("Event", (threading.Event,), {"wait": lambda _, seconds: waits.wait(seconds)})
+    monkeypatch.setattr("vitzoo.inventory.threading", SimpleNamespace(Event=event))
+    return waits
+
+
+@pytest.fixture
 def pin_all(run):
     """Run the command; return the exit code, and the states and causes by entry."""
 
@@ -282,13 +291,15 @@ def test_an_entry_with_a_hash_gets_the_commit_where_the_hub_has_its_bytes(clone,
 
 
 def test_recheck_compares_complete_entries_too(clone, hub, pin_all):
-    (file,) = clone(acme=[entry("known", pinned()), entry("changed", pinned("ab" * 32))])
+    keys = {"known": pinned(), "changed": pinned("ab" * 32), "longer": pinned() + "0"}
+    (file,) = clone(acme=[entry(*one) for one in keys.items()])
     before = file.read_bytes()
-    assert pin_all() == (0, dict.fromkeys(("acme/net:known", "acme/net:changed"), "already"))
+    assert pin_all() == (0, {f"acme/net:{name}": "already" for name in keys})
     assert hub.requests == []
     code, states = pin_all("--recheck")
     assert (code, states["acme/net:known"]) == (1, "already")
     says(states["acme/net:changed"], "failed", "ab" * 32, SHA256, "was not changed")
+    says(states["acme/net:longer"], "failed", "size 50", "size 5", "was not changed")
     assert file.read_bytes() == before
 
 
@@ -399,9 +410,9 @@ def test_an_interrupted_run_keeps_its_pins(clone, hub, pin_all, caplog):
     assert [*states.values()] == ["already"] * 3 + ["pinned", "already"]
 
 
-@pytest.mark.parametrize("fault", [status(418), cut], ids=["status", "cut"])
-def test_a_fault_of_one_repository_leaves_the_others(clone, hub, pin_all, fault, monkeypatch):
-    monkeypatch.setattr("vitzoo.store.locks.time.sleep", lambda _: None)
+@pytest.mark.usefixtures("passing")
+@pytest.mark.parametrize("fault", [status(418), status(503), cut], ids=["418", "503", "cut"])
+def test_a_fault_of_one_repository_leaves_the_others(clone, hub, pin_all, fault):
     clone(acme=[entry("fresh"), entry("good")])
     hub.answers["fresh"] = fault
     code, states = pin_all()
@@ -410,6 +421,7 @@ def test_a_fault_of_one_repository_leaves_the_others(clone, hub, pin_all, fault,
     assert states["acme/net:good"] == "pinned"
 
 
+@pytest.mark.usefixtures("passing")
 def test_without_a_network_the_first_error_ends_the_run(clone, hub, pin_all):
     first, last = clone(acme=[entry(f"n{i}") for i in range(50)], zoo=[entry("z")])
     before = first.read_bytes(), last.read_bytes()
@@ -454,6 +466,7 @@ def closing(handler, send_response, status):
 LIMITED = status(429, RateLimit='"api";r=0;t=3600')
 
 
+@pytest.mark.usefixtures("passing")
 @pytest.mark.parametrize(
     ("end", "words"),
     [(None, ("cannot be reached",)), (LIMITED, ("429", "3601 s"))],
@@ -466,7 +479,7 @@ def test_a_run_that_ends_keeps_its_pins_and_the_next_one_continues(
     monkeypatch.setattr("vitzoo.inventory.AT_ONCE", 1)
     names = ("a", "b", "c", "d")
     first, last = clone(acme=[entry("a"), entry("b")], zoo=[entry("c"), entry("d")])
-    hub.answers = {"b": end, "c": end} if end else {"a": lost(hub)}
+    hub.answers = dict.fromkeys(names[1:], end) if end else {"a": lost(hub)}
     code, out, err = run("registry", "pin", "--all", "--json")
     states = {row["weights"]: row["state"] for row in json.loads(out)}
     assert code == 1
@@ -483,8 +496,21 @@ def test_a_run_that_ends_keeps_its_pins_and_the_next_one_continues(
     hub.answers, hub.requests = {}, []
     code, out, _ = run("registry", "pin", "--all", "--json")
     assert (code, [row["state"] for row in json.loads(out)]) == (0, ["already", *["pinned"] * 3])
-    asked = [path.split("/")[4] for _, path, _ in hub.requests]
-    assert asked == [*names[1:]]
+    asked = {path.split("/")[4] for _, path, _ in hub.requests}
+    assert asked == {*names[1:]}
+
+
+def test_a_contradiction_does_not_hide_that_a_run_of_one_file_ended(
+    run, clone, hub, monkeypatch, caplog
+):
+    monkeypatch.setattr("vitzoo.inventory.AT_ONCE", 1)
+    (file,) = clone(core=[entry("a", unsized("ab" * 32)), entry("b"), entry("c")])
+    hub.answers["c"] = LIMITED
+    code, out, _ = run("registry", "pin", file, "--json")
+    states = [row["state"].partition(":")[0] for row in json.loads(out)]
+    assert (code, states) == (1, ["failed", "pinned", "open"])
+    says(caplog.text, "429", "1 of 3 entries are still open")
+    assert pins(file)["b"][0] == "reported"
 
 
 def entries_of(manifest):
@@ -529,7 +555,7 @@ class Bucket:
 
 @pytest.mark.workflows
 def test_all_entries_of_this_project_within_the_limit_of_the_api(
-    tmp_path, hub, pin_all, monkeypatch
+    tmp_path, hub, pin_all, passing, monkeypatch
 ):
     found, files, places = {}, {}, set()
     for file in (ROOT / "registry.toml", *ROOT.glob("plugins/vitzoo-*/vitzoo_*/*.toml")):
@@ -543,8 +569,7 @@ def test_all_entries_of_this_project_within_the_limit_of_the_api(
     monkeypatch.setattr("vitzoo.authoring.registry_pin.editable_manifests", lambda: found)
     monkeypatch.setenv("VITZOO_TIMEOUT", "")
     hub.api = bucket = Bucket(files)
-    event = type("Event", (threading.Event,), {"wait": lambda _, seconds: bucket.wait(seconds)})
-    monkeypatch.setattr("vitzoo.inventory.threading", SimpleNamespace(Event=event))
+    passing.wait = bucket.wait
     code, states = pin_all("--recheck")
     assert {*states.values()} == {"pinned", "already"}
     assert (code, len(states) > 700) == (0, True)
