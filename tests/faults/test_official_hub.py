@@ -12,7 +12,7 @@ import pytest
 import vitzoo
 from helpers import refuses, says
 from vitzoo import settings
-from vitzoo.errors import HashMismatch, InvalidOption, ServerError
+from vitzoo.errors import HashMismatch, InvalidOption, ServerError, SizeMismatch
 
 ADDRESS = "hf://acme/net"
 SIZES = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
@@ -167,6 +167,20 @@ def test_the_next_endpoint_is_tried_after_a_redirect_to_other_bytes(
     second_hub.always = faults.answer(302, {"Location": "/blob", "X-Linked-ETag": "e" * 64})
     net.assert_right(net.create())
     assert len(second_hub.requests) == 1
+
+
+NEWER = ("acme/net", "update vitzoo", "hf://acme/net@COMMIT/model.safetensors")
+
+
+@pytest.mark.parametrize("seen", ["redirect", "bytes", "size"])
+def test_a_newer_file_on_a_branch_is_explained(net, hub, faults, seen):
+    """An entry that names a sha256 and no commit."""
+    net.register(revision=None, pin="reported")
+    hub.always = faults.other(net.data[:-1] + (b"longer" if seen == "size" else b"x"))
+    if seen == "redirect":
+        hub.always = faults.answer(302, {"Location": "/blob", "X-Linked-ETag": "e" * 64})
+    kind, known = (SizeMismatch, len(net.data)) if seen == "size" else (HashMismatch, net.sha256)
+    net.fails(kind, str(known), "main of acme/net may have a newer file", *NEWER)
 
 
 @pytest.mark.parametrize(
