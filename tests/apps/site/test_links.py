@@ -58,6 +58,8 @@ def test_the_page_of_a_file_is_on_the_official_hub():
     row = Weights("w", file="a/b c.safetensors", repo="acme/net", revision=commit)
     assert file_address(row) == f"https://huggingface.co/acme/net/blob/{commit}/a/b%20c.safetensors"
     assert file_address(Weights("w", file="x", repo="acme/net")).endswith("/acme/net/blob/main/x")
+    row = Weights("w", file="x", repo="acme/net", revision="refs/pr/4")
+    assert file_address(row).endswith("/acme/net/blob/refs%2Fpr%2F4/x")
     assert not file_address(Weights("w", file="bundled.safetensors"))
 
 
