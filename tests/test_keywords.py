@@ -150,6 +150,7 @@ def test_a_first_argument_of_a_wrong_type_is_an_error_of_vitzoo(name, monkeypatc
     [
         (lambda: vitzoo.fetch(5), "name", "text"),
         (lambda: vitzoo.fetch("vit_b16", 5), "weights", "text or None"),
+        (lambda: vitzoo.fetch("vit_b16", from_hub_cache=5), "from_hub_cache", "a boolean"),
         (lambda: vitzoo.verify(5), "name_or_path", "text or a path or None"),
         (lambda: vitzoo.variants(5), "pattern", "text or an iterable"),
         (lambda: vitzoo.variants(where=5), "where", "text or None"),

@@ -22,12 +22,20 @@ from vitzoo.files.access import hash_file, open_regular
 from vitzoo.files.folder_manifest import MANIFEST, read_manifest
 from vitzoo.files.names import INDEX
 from vitzoo.files.shard_index import SHARD, read_index, weights_in
-from vitzoo.foreign.hub import SHARDED, files_at, shards_of, sidecars_at
+from vitzoo.foreign.hub import (
+    SHARDED,
+    files_at,
+    shards_of,
+    sidecars_at,
+    take_cached,
+    take_cached_at,
+)
 from vitzoo.keywords import check_types
 from vitzoo.opening import Registered, locate
 from vitzoo.registry.choice import choose
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.addresses import parts_of_address, parts_of_name
+from vitzoo.store.hub_cache import in_hub_cache, with_cached_pin
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.lockfile import Lock, Pin
 from vitzoo.store.locks import ended_by
@@ -36,6 +44,7 @@ from vitzoo.store.progress import Note, Show, bar
 from vitzoo.store.store import Store
 
 AT_ONCE = 4  # downloads, or requests for pins
+_ASKING = threading.Lock()  # addresses of one repository share configs, and their pins
 Pins = Callable[[], Mapping[str, Pin]]
 """Returns the pins of the lock by address; it reads the lock at most once."""
 
@@ -63,51 +72,56 @@ class Verification:
     detail: str = ""
 
 
-def fetch(name: str, weights: str | None = None, note: Note | None = None) -> Path:
+def fetch(
+    name: str,
+    weights: str | None = None,
+    note: Note | None = None,
+    *,
+    from_hub_cache: bool = False,
+) -> Path:
     """Download a file into the store, unless it is there, verify it and return its path.
 
     Args:
         name: a variant, `variant:weights` or an address, see docs/create.md#which-network.
         weights: name of the variant's weights; None for the default weights.
         note: called with (bytes so far, bytes in all) during a download.
+        from_hub_cache: copy the file from the cache of huggingface_hub instead, and pin it in the
+            lock file; no socket is opened, see docs/offline.md#from-the-cache-of-huggingface_hub.
 
     Raises:
         WeightsError: one of its kinds.
     """
     check_types("fetch", name=(name, "text"), weights=(weights, "text or None"))
-    file = _checked(name, weights)
-    return _fetched([file] if file else _at_hub(name), note)
+    check_types("fetch", from_hub_cache=(from_hub_cache, "a boolean"))
+    return _fetch(name, _checked(name, weights, from_hub_cache), note, from_hub_cache)
 
 
-def fetch_each(names: Sequence[str], weights: str | None, show: Show) -> list[Path | VitzooError]:
+def fetch_each(
+    names: Sequence[str], weights: str | None, show: Show, *, from_hub_cache: bool = False
+) -> list[Path | VitzooError]:
     """Fetch files, at most `AT_ONCE` at the same time; return the path of each, or its error.
 
     No download starts before all names are checked. A file that several names mean is fetched once.
     An error does not end the other downloads; Ctrl-C ends all of them and keeps the partial files.
 
     Args:
-        names, weights: as in `fetch`.
+        names, weights, from_hub_cache: as in `fetch`.
         show: shows the download of a name.
 
     Raises:
         UnknownName, InvalidOption, StoreError: of a name, before the first download.
     """
-    files = {name: _checked(name, weights) for name in names}
+    files = {name: _checked(name, weights, from_hub_cache) for name in names}
     groups: dict[str, list[str]] = {}
     for name, file in files.items():
         groups.setdefault(file.entry.sha256 or file.address if file else name, []).append(name)
-    asking, found = threading.Lock(), dict[str, Path | VitzooError]()
+    found = dict[str, Path | VitzooError]()
 
     def work(group: Sequence[str]) -> None:
         for name in group:
             try:
                 with show(name) as note:
-                    file = files[name]
-                    needed = [file] if file else []
-                    if file is None:
-                        with asking:  # addresses of one repository share configs, and their pins
-                            needed = _at_hub(name)
-                    found[name] = _fetched(needed, note)
+                    found[name] = _fetch(name, files[name], note, from_hub_cache)
             except VitzooError as error:
                 found[name] = error
 
@@ -138,12 +152,38 @@ def parallel(work: Callable[[Sequence[str]], None], groups: Sequence[Sequence[st
             raise
 
 
-def _checked(name: str, weights: str | None) -> HubFile | None:
+def _checked(name: str, weights: str | None, from_hub_cache: bool) -> HubFile | None:
     """Check the arguments of `fetch`; return the file, None for that of an address on the Hub."""
+    if from_hub_cache:
+        _check_may_pin()
     file = _named(name, weights, registry())
     if (file is None or not file.entry.bundled) and settings.home() is None:
         raise StoreError("VITZOO_HOME is ':memory:', so there is no store to fetch into")
     return file
+
+
+def _fetch(name: str, file: HubFile | None, note: Note | None, from_hub_cache: bool) -> Path:
+    """Fetch the file of a name, or for None those of an address; return the path of the weights."""
+    if from_hub_cache:
+        fetched = _from_hub_cache(name, file, note)[0]
+    elif file:
+        fetched = _fetched([file], note)
+    else:
+        with _ASKING:
+            files = _at_hub(name)
+        fetched = _fetched(files, note)
+    path = stored(fetched)
+    if path is None:
+        raise StoreError(f"{fetched.label} vanished from the store; fetch it again")
+    return path
+
+
+def _fetched(files: Sequence[HubFile], note: Note | None) -> HubFile:
+    """Fetch files, and return the last one with its pin."""
+    for file in files:
+        fd, sha256 = obtain(file, note)
+        os.close(fd)
+    return replace(file, pin=replace(file.pin, sha256=sha256))
 
 
 def _at_hub(address: str) -> list[HubFile]:
@@ -151,17 +191,6 @@ def _at_hub(address: str) -> list[HubFile]:
     sidecars, file = sidecars_at(address)
     shards = shards_of(file, sidecars.config, registry()) if file.is_index else []
     return [*shards, file]
-
-
-def _fetched(files: Sequence[HubFile], note: Note | None) -> Path:
-    """Fetch files, and return the path of the last one."""
-    for file in files:
-        fd, sha256 = obtain(file, note)
-        os.close(fd)
-    path = stored(replace(file, pin=replace(file.pin, sha256=sha256)))
-    if path is None:
-        raise StoreError(f"{file.label} vanished from the store; fetch it again")
-    return path
 
 
 def verify(name_or_path: str | os.PathLike[str] | None = None) -> list[Verification]:
@@ -427,6 +456,88 @@ def _strangers(known: set[str], zoo: Registry, pins: Pins) -> list[Verification]
     ]
 
 
+def pin_from_hub_cache(
+    names: Sequence[str], weights: str | None, show: Show
+) -> list[Sequence[HubFile] | VitzooError]:
+    """Copy files from the Hub cache to the store and write their pins to the lock file.
+
+    An error does not end the others.
+
+    Args:
+        names, weights: as in `fetch`; without names, all registered weights that have no pin and
+            are in the Hub cache.
+        show: shows the copy of a name.
+
+    Returns:
+        The files of each name with their pins, the weights file first, or the error.
+    """
+    zoo, found = registry(), list[Sequence[HubFile] | VitzooError]()
+    _check_may_pin()
+    _lock()
+    files = {name: _named(name, weights, zoo) for name in names}
+    for name, file in (files or _pinnable(zoo)).items():
+        try:
+            with show(name) as note:
+                found.append(_from_hub_cache(name, file, note))
+        except VitzooError as error:
+            found.append(error)
+    return found
+
+
+def _pinnable(zoo: Registry) -> dict[str, HubFile | None]:
+    """Return the registered files without a pin that the Hub cache has, by label."""
+    pins = _pins()
+    files = (file for file in _registered(zoo) if file.entry.repo and not file.entry.sha256)
+    return {
+        file.label: file
+        for file in files
+        if not _pinned(file, pins)[0].pin.sha256 and in_hub_cache(file)
+    }
+
+
+def _check_may_pin() -> None:
+    """Raise an error if the settings forbid to take pins from the Hub cache."""
+    if settings.pins_required():
+        raise PinError(
+            "VITZOO_PINS=required forbids pins of the Hub cache, which only states what is in it; "
+            "use a lock file that names the files (VITZOO_LOCK), or unset VITZOO_PINS"
+        )
+    if settings.frozen():
+        raise PinError(
+            "the lock is frozen, so no pin of the Hub cache is written; leave --frozen out, or "
+            "unset VITZOO_FROZEN"
+        )
+
+
+def _from_hub_cache(name: str, file: HubFile | None, note: Note | None) -> list[HubFile]:
+    """Take the file of a name from the Hub cache, or for None those of an address.
+
+    Raises:
+        PinError: the file is not on the Hub.
+    """
+    if file is None:
+        return take_cached_at(name, note)
+    if not file.entry.repo:
+        raise PinError(f"{file.label} is not on the Hub, so there is nothing to pin; fetch it")
+    file = file.pinned()
+    return [take_cached(file if file.pin.sha256 else with_cached_pin(file), note)]
+
+
+def _lock() -> Lock:
+    """Return the lock file to write.
+
+    Raises:
+        PinError: there is none.
+    """
+    lock = Lock(settings.lock_path())
+    if lock.path is None:
+        raise PinError(
+            f"VITZOO_HOME is '{settings.MEMORY}', so there is no lock file to write; name one in "
+            "VITZOO_LOCK, or set VITZOO_HOME to a folder"
+        )
+    return lock
+
+
 def relock(name: str, weights: str | None = None) -> None:
     """Request the pin of a file from the trusted Hub endpoint again and write it to the lock file.
 
@@ -440,12 +551,7 @@ def relock(name: str, weights: str | None = None) -> None:
         raise PinError(f"{files[0].label} is pinned by the registry; there is nothing to lock")
     if settings.frozen():
         raise PinError(f"{files[0].label}: the lock is frozen; leave --frozen out to update it")
-    lock = Lock(settings.lock_path())
-    if lock.path is None:
-        raise PinError(
-            f"VITZOO_HOME is '{settings.MEMORY}', so there is no lock file to write; name one in "
-            "VITZOO_LOCK, or set VITZOO_HOME to a folder"
-        )
+    lock = _lock()
     from vitzoo.store.hub_metadata import request_pin, request_pins  # imports network libraries
 
     known = lock.pins()

@@ -20,6 +20,9 @@
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -30,6 +33,15 @@ OFFICIAL = "https://huggingface.co"
 MEMORY = ":memory:"
 TRUE = ("1", "true", "yes", "on")
 FALSE = ("", "0", "false", "no", "off")
+
+
+class _Here(threading.local):
+    """State of a thread."""
+
+    without_network = False
+
+
+_HERE = _Here()
 
 
 class Limits(NamedTuple):
@@ -102,9 +114,21 @@ def _absolute(text: str, what: str) -> Path:
         ) from error
 
 
+@contextmanager
+def without_network() -> Iterator[None]:
+    """Let `offline` return True in this thread during the block, whatever the variables are."""
+    before, _HERE.without_network = _HERE.without_network, True
+    try:
+        yield
+    finally:
+        _HERE.without_network = before
+
+
 def offline() -> bool:
     """Tell whether no socket may be opened."""
-    return any(_flag(f"{name}_OFFLINE") for name in ("VITZOO", "HF_HUB", "TRANSFORMERS"))
+    return _HERE.without_network or any(
+        _flag(f"{name}_OFFLINE") for name in ("VITZOO", "HF_HUB", "TRANSFORMERS")
+    )
 
 
 def endpoints() -> list[str]:

@@ -94,10 +94,12 @@ def calls(net, scans, tmp_path):
         "fetch": (["fetch", "faulty/net"], OFFLINE),
         "fetch, pinned": (["fetch", "vit_b16"], OFFLINE),
         "fetch, address": (["fetch", UNPINNED], OFFLINE),
+        "fetch, Hub cache": (["fetch", "--from-hub-cache", "faulty/net"], NOT_FOUND),
         "verify": (["verify", "--all"], OK),
         "rm": (["rm", "vit_b16"], OK),
         "import": (["import", str(file)], NOT_FOUND),  # its sha256 is not known
         "lock": (["lock"], OK),
+        "lock, Hub cache": (["lock", "--from-hub-cache"], OK),
         "lock, update": (["lock", "--update", "faulty/net"], OFFLINE),
         "convert": (
             ["convert", str(file), str(tmp_path / "new.safetensors"), "--to", "timm"],

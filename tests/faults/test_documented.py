@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from internals import COMMIT
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = ("offline.md", "trust.md")
@@ -22,11 +24,20 @@ def commands(page):
 
 @pytest.fixture
 def shell(net, tmp_path):
-    """Run a documented command where vit_b16 is the small network and mirrors are loopback."""
+    """Run a documented command where vit_b16 is the small network and mirrors are loopback.
+
+    For commands about the Hub cache, this cache has the file.
+    """
     (tmp_path / "model.safetensors").write_bytes(net.data)
 
     def run(command):
-        command = re.sub(r"(\w+/)?vit_b16", net.name, command)
+        if "hub-cache" in command:
+            (snapshot := net.hub_cache / "models--acme--net" / "snapshots" / COMMIT).mkdir(
+                parents=True, exist_ok=True
+            )
+            (snapshot / "model.safetensors").write_bytes(net.data)
+        command = re.sub(r"(\w+/)?vit_b16|vit_l16_in21k", net.name, command)
+        command = command.replace("hf://owner/repo", "hf://acme/net")
         command = re.sub(
             r'VITZOO_ENDPOINTS="[^"]*"', f'VITZOO_ENDPOINTS="{net.hub.endpoint}"', command
         )

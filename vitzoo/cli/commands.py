@@ -26,7 +26,7 @@ COMMANDS = {  # name: module and summary; `vitzoo --help` imports no command
     "verify": ("cli.weights", "Compare weights files with their recorded sha256."),
     "rm": ("cli.weights", "Delete the weights of each NAME from the store."),
     "import": ("cli.weights", "Copy weights FILES into the store."),
-    "lock": ("cli.weights", "Show the lock file, or replace pins in it."),
+    "lock": ("cli.weights", "Show the lock file, or change pins in it."),
     "convert": ("apps.convert.command", "Convert weights to another checkpoint format."),
     "export": ("apps.export.command", "Write a network for onnxruntime, torch or OpenVINO."),
     "link": (

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 from click.exceptions import Exit
@@ -37,10 +39,13 @@ frozen_option = flag(
 @click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_names)
 @weights_option
 @frozen_option
+@flag("--from-hub-cache", help="Copy from the cache of huggingface_hub, without a network.")
 @flag("-q", "--quiet", help="Print only the paths of the files.")
 @verbose_option
 @json_option
-def fetch_command(names: tuple[str, ...], weights: str | None, quiet: bool, as_json: bool) -> None:
+def fetch_command(
+    names: tuple[str, ...], weights: str | None, from_hub_cache: bool, quiet: bool, as_json: bool
+) -> None:
     """Download the weights of each NAME and check their sha256.
 
     NAME is a variant, VARIANT:WEIGHTS, or hf://OWNER/REPO@REVISION/FILE. The files are kept in the
@@ -62,7 +67,7 @@ def fetch_command(names: tuple[str, ...], weights: str | None, quiet: bool, as_j
     from vitzoo.inventory import fetch_each
 
     with each_progress(silent=quiet or as_json) as show:
-        found = fetch_each(names, weights, show)
+        found = fetch_each(names, weights, show, from_hub_cache=from_hub_cache)
     rows = [
         {"name": name, "size": path.stat().st_size, "path": str(path)}
         for name, path in zip(names, found, strict=True)
@@ -71,6 +76,11 @@ def fetch_command(names: tuple[str, ...], weights: str | None, quiet: bool, as_j
     if rows:
         only = "path" if quiet else ""
         print_rows(rows, ("name", "size", "path"), as_json=as_json, only=only)
+    _report(found)
+
+
+def _report(found: Iterable[object]) -> None:
+    """Raise the error among results; print several, and exit with the code of the worst."""
     failures = list(dict.fromkeys(error for error in found if isinstance(error, VitzooError)))
     if len(failures) > 1:
         for error in failures:
@@ -166,6 +176,7 @@ def import_command(files: tuple[Path, ...], as_json: bool) -> None:
 
 
 @click.command("lock")
+@click.argument("cached", nargs=-1, metavar="[NAME]...", shell_complete=complete_names)
 @click.option(
     "--update",
     "names",
@@ -174,28 +185,58 @@ def import_command(files: tuple[Path, ...], as_json: bool) -> None:
     shell_complete=complete_names,
     help="Replace the pins of NAME.",
 )
+@flag("--from-hub-cache", help="Pin files in the cache of huggingface_hub.")
 @weights_option
 @frozen_option
 @json_option
-def lock_command(names: tuple[str, ...], weights: str | None, as_json: bool) -> None:
-    """Show the lock file, or replace pins in it.
+def lock_command(
+    cached: tuple[str, ...],
+    names: tuple[str, ...],
+    from_hub_cache: bool,
+    weights: str | None,
+    as_json: bool,
+) -> None:
+    """Show the lock file, or change pins in it.
 
     The lock file contains the pins that trust on first use has recorded. A pin is the commit, size
     and sha256 of a weights file. `--update NAME` requests them again from the trusted Hub endpoint
     and replaces the recorded pin. NAME is a variant or hf://OWNER/REPO@REVISION/FILE.
 
+    `--from-hub-cache` hashes the files of each NAME in the cache of huggingface_hub, copies them to
+    the store and records their pins, with `hub-cache` in place of the endpoint. It uses no network,
+    and prints these pins. Without a NAME, it pins all registered weights that the cache has and
+    that have no pin.
+
     \b
     Examples:
       vitzoo lock
       vitzoo lock --update vit_l16_in21k
+      vitzoo lock --from-hub-cache
+      vitzoo lock --from-hub-cache vit_l16_in21k
     """
     from vitzoo import settings
-    from vitzoo.inventory import relock
+    from vitzoo.inventory import pin_from_hub_cache, relock
     from vitzoo.store.lockfile import Lock
 
-    without_plugins(names)
-    for name in names:
-        relock(name, weights)
-    pins = Lock(settings.lock_path()).pins()
+    if cached and not from_hub_cache:
+        raise click.UsageError("NAME needs --from-hub-cache; to replace its pins: --update NAME")
+    if names and from_hub_cache:
+        raise click.UsageError("give either --update or --from-hub-cache")
+    found: list[Any] = []
+    if from_hub_cache:
+        if cached:
+            without_plugins(cached)
+        with each_progress(silent=as_json) as show:
+            found = pin_from_hub_cache(cached, weights, show)
+        files = [file for pinned in found if not isinstance(pinned, VitzooError) for file in pinned]
+        pins = {file.address: file.pin for file in files}
+        if not found:
+            say("the Hub cache has no registered weights without a pin")
+    else:
+        without_plugins(names)
+        for name in names:
+            relock(name, weights)
+        pins = Lock(settings.lock_path()).pins()
     rows = [{"source": source, **asdict(pin)} for source, pin in pins.items()]
     print_rows(rows, ("source", "sha256", "size", "commit", "endpoint"), as_json=as_json)
+    _report(found)

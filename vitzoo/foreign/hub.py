@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
-from vitzoo.errors import EntryNotFound
+from vitzoo import settings
+from vitzoo.errors import EntryNotFound, Offline, PinError, StoreError, WeightsUnavailable
 from vitzoo.files.names import INDEX
 from vitzoo.files.shard_index import read_index
-from vitzoo.foreign.sidecars import SIDECARS, Sidecars, read_sidecars
+from vitzoo.foreign.sidecars import CONFIG, OPEN_CLIP, SIDECARS, Sidecars, read_sidecars
 from vitzoo.log import log
 from vitzoo.schema.addresses import parts_of_address
+from vitzoo.store.hub_cache import commit_of, in_hub_cache, not_from_cache, with_cached_pin
 from vitzoo.store.hub_file import HubFile
+from vitzoo.store.lockfile import HUB_CACHE, UNPINNED, Lock
 from vitzoo.store.obtain import obtain, read_small, stored, together
+from vitzoo.store.progress import Note
 from vitzoo.text import megabytes
 
 if TYPE_CHECKING:
@@ -36,8 +43,10 @@ def sidecars_at(address: str) -> tuple[Sidecars, HubFile]:
         InvalidOption: the address has another form.
         WeightsError: the repository has no such file, or a file could not be verified.
     """
-    found = together(_needed(files_at(address)))
-    weights = [one for one in found if one.is_index or not one.small]
+    files = _needed(files_at(address))
+    unknown = _unknown(files)
+    found = together([one for one in files if one.entry.file not in unknown])
+    weights = [one for one in found if _of_weights(one)]
     there = [one for one in weights if not one.pin.absent]
     if len(weights) > len(there) == 0 and len(weights) > 1:  # the address names no file
         weights = [*weights, together([*found, weights[0].beside(SHARDED)])[-1]]
@@ -50,13 +59,128 @@ def sidecars_at(address: str) -> tuple[Sidecars, HubFile]:
             f"hf://{first.entry.repo}@{first.entry.revision}/FILE"
         )
     small = {one.entry.file.rpartition("/")[2]: one for one in found if one.small}
-    repo = there[0].entry.repo
-    return read_sidecars(lambda name: read_small(small[name]), repo), there[0]
+
+    def read(name: str) -> bytes | None:
+        if name in small:
+            return read_small(small[name])
+        raise StoreError(
+            f"the Hub cache does not tell whether {there[0].entry.repo} has it; with a network, "
+            "vitzoo asks"
+        )
+
+    return read_sidecars(read, there[0].entry.repo), there[0]
+
+
+def _unknown(files: Sequence[HubFile]) -> set[str]:
+    """Return the files at an address that are left out offline, since the Hub cache lacks them.
+
+    A library downloads only the files that it reads, so the repository may have others. They are
+    left out where they cannot change the network: weights after those that are there, and configs
+    beside the config of the network. With a network, they are asked for at the same commit.
+    """
+    if not settings.offline():
+        return set()
+    pins = cache(Lock(settings.lock_path()).pins)
+    files = [one.pinned(pins) for one in (*files, files[0].beside(SHARDED))]
+    known = {one.name: one.pin for one in files if one.pin.sha256}
+    weights = next((one for one in files if _of_weights(one) and not one.pin.absent), files[0])
+    config = _config_of(weights)
+    there = weights.pin.sha256 and not weights.pin.absent
+    if not there or (config in known and known[config].absent):
+        return set()
+    if HUB_CACHE not in {pin.endpoint for pin in known.values()}:
+        return set()
+    return {one.entry.file for one in files if one.name not in known and one.name != config}
+
+
+def take_cached(file: HubFile, note: Note | None = None) -> HubFile:
+    """Copy a file from the Hub cache to the store, write its pin to the lock, and return it.
+
+    No socket is opened. A stored file is not copied again.
+
+    Args:
+        file: with the pin of the registry, the lock or the Hub cache.
+        note: called with (bytes so far, bytes in all).
+
+    Raises:
+        WeightsUnavailable: neither store nor Hub cache has the file.
+        IntegrityError, PinError: the cached file is another one than the Hub, the registry or the
+            lock states.
+    """
+    if file.pin.absent:
+        Lock(settings.lock_path()).add(file.address, file.pin)
+        return file
+    if not file.pin.sha256:
+        raise not_from_cache(file)
+    try:
+        with settings.without_network():
+            fd, _ = obtain(file, note)
+    except (Offline, PinError) as error:
+        raise not_from_cache(file, error) from None
+    os.close(fd)
+    return file
+
+
+def take_cached_at(address: str, note: Note | None = None) -> list[HubFile]:
+    """Copy the files at an address as `take_cached`, and return them, the weights file first.
+
+    These are the weights file, the configs beside it and the shards of an index. Configs and shards
+    that the Hub cache lacks are left out, and named in a warning if `create` needs them.
+
+    Raises:
+        InvalidOption: the address has another form.
+        WeightsError: as `take_cached`; or the Hub cache does not tell which file is meant.
+    """
+    files = files_at(address)
+    if not parts_of_address(address)[2]:
+        files.insert(len(WEIGHTS_FILES), files[0].beside(SHARDED))
+    pins = cache(Lock(settings.lock_path()).pins)
+    commits = [pin.commit for one in files if (pin := one.pinned(pins).pin).commit]
+    at = replace(UNPINNED, commit=commits[0] if commits else commit_of(files[0]))
+
+    def known(file: HubFile) -> HubFile:
+        file = replace(file, pin=at).pinned(pins)
+        return file if file.pin.sha256 else with_cached_pin(file)
+
+    weights: list[HubFile] = []
+    while not weights or (weights[0].pin.absent and _of_weights(files[0])):
+        weights.insert(0, known(files.pop(0)))
+    chosen, others = weights[0], [one for one in files if _of_weights(one) and in_hub_cache(one)]
+    if others and not chosen.pin.sha256:
+        raise WeightsUnavailable(
+            f"{address}: the Hub cache has {others[0].entry.file}, and does not tell whether the "
+            f"repository has {chosen.entry.file}, which comes first; name the file: "
+            f"{others[0].address}"
+        )
+    taken = [take_cached(one, note) for one in weights]
+    needed = [known(one) for one in files if not _of_weights(one)]
+    lacks = [one for one in needed if not one.pin.sha256 and one.name == _config_of(chosen)]
+    if chosen.is_index:
+        with settings.without_network(), os.fdopen(obtain(chosen)[0], "rb") as opened:
+            names = set(read_index(opened.fileno(), chosen.label).values())
+        shards = [known(chosen.beside(name)) for name in sorted(names)]
+        lacks += [one for one in shards if not one.pin.sha256]
+        needed += shards
+    if lacks:
+        log.warning(
+            "%s: the Hub cache lacks %s, which `create` may need: without a network, it fails then",
+            *(address, ", ".join(one.name for one in lacks)),
+        )
+    return taken + [take_cached(one, note) for one in needed if one.pin.sha256]
+
+
+def _of_weights(file: HubFile) -> bool:
+    return file.is_index or not file.small
+
+
+def _config_of(weights: HubFile) -> str:
+    """Return the name of the config that describes the network of a weights file."""
+    return OPEN_CLIP if weights.name == WEIGHTS_FILES[1] else CONFIG
 
 
 def _needed(files: list[HubFile]) -> list[HubFile]:
     """Return the files without the weights files that come after one in the lock."""
-    weights = [one.pinned() for one in files if one.is_index or not one.small]
+    weights = [one.pinned() for one in files if _of_weights(one)]
     here = (i for i, one in enumerate(weights, 1) if one.pin.sha256 and not one.pin.absent)
     return files[: next(here, len(weights))] + files[len(weights) :]
 

@@ -19,13 +19,13 @@ from vitzoo.files.shard_index import MAX_INDEX
 from vitzoo.files.strict_json import strict_json
 from vitzoo.store.exchange import Exchange
 from vitzoo.store.hub_client import CONNECTING, SHOWN, encoding_of, within
+from vitzoo.store.hub_file import MAX_SMALL
 from vitzoo.store.lockfile import ABSENT, Pin
 
 if TYPE_CHECKING:
     from vitzoo.store.hub_file import HubFile
 
 LICENSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}")
-MAX_SMALL = 1024 * 1024  # bytes of a config
 MAX_METADATA = 8 * 1024 * 1024  # bytes; a repository of 10,000 files takes 3 MB
 FIX = (
     "trust on first use takes the sha256 from this endpoint alone, never from a mirror: fetch the "

@@ -1,7 +1,7 @@
 """The lock file: pins of weights that were trusted on first use, required from then on; torch-free.
 
 A JSON table from `hf://owner/repo@revision/file` to commit, size, sha256 and the endpoint that
-stated them.
+stated them, or `hub-cache`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Pin:
         commit: 40 hex digits.
         size: bytes.
         sha256: 64 hex digits.
-        endpoint: address of the trusted Hub endpoint that stated them, or `registry`.
+        endpoint: address of the trusted Hub endpoint that stated them, `registry`, or `hub-cache`.
 
     A pin of size 0 with the sha256 `ABSENT` states that the commit has no such file.
     """
@@ -50,6 +50,7 @@ class Pin:
 
 
 UNPINNED = Pin("", 0, "", "")
+HUB_CACHE = "hub-cache"  # in place of an endpoint: hashed from the user's own Hub cache
 ABSENT = "0" * 64  # stands for the sha256 of a file that the repository does not have
 
 

@@ -23,12 +23,10 @@ from vitzoo import settings
 from vitzoo.errors import (
     EntryNotFound,
     FirstUseWarning,
-    HashMismatch,
     IntegrityError,
     NetworkError,
     Offline,
     PinError,
-    SizeMismatch,
     StoreError,
     WeightsUnavailable,
     printable,
@@ -38,10 +36,11 @@ from vitzoo.files.names import on_hub
 from vitzoo.log import log
 from vitzoo.plugin.package_files import data_file
 from vitzoo.schema.addresses import parts_of_name
+from vitzoo.store.hub_cache import copy_from_hub_cache, in_hub_cache
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.lockfile import UNPINNED, Lock
 from vitzoo.store.locks import locked
-from vitzoo.store.partial_file import Partial
+from vitzoo.store.partial_file import Partial, copy_verified
 from vitzoo.store.progress import Note
 from vitzoo.store.store import Store
 from vitzoo.text import UNWRITABLE, megabytes
@@ -204,6 +203,11 @@ def _check_first_use(file: HubFile) -> None:
     if settings.frozen():
         raise PinError(f"{unknown} and the lock is frozen; fetch it once without --frozen")
     if settings.offline():
+        if in_hub_cache(file):
+            raise Offline(
+                f"{unknown} and vitzoo is offline, but the Hub cache has the file; hash and pin it "
+                f"with vitzoo lock --from-hub-cache {file.label}"
+            )
         raise Offline(
             f"{unknown} and vitzoo is offline; copy the weights file, and a lock file that names "
             "it (VITZOO_LOCK), from another machine (see docs/offline.md), or run with "
@@ -314,14 +318,15 @@ def _fill(file: HubFile, partial: Partial, note: Note | None) -> None:
         source = open_regular(Path(path), follow=True)
         if source is None:
             raise WeightsUnavailable(f"{file.label}: there is no file {path}; {fix}")
-        _copy(file, source, path, partial, fix)
+        copy_verified(file, source, path, partial, fix)
         return
-    if file.entry.repo and _from_hub_cache(file, partial):
+    if file.entry.repo and copy_from_hub_cache(file, partial):
         return
     if settings.offline():
         size = f"{file.size} bytes" if file.size else "size not known"
+        cache = ", no file in the Hub cache has its sha256," if file.entry.repo else ""
         raise Offline(
-            f"{file} is not in the store and vitzoo is offline (file {file.name}, sha256 "
+            f"{file} is not in the store{cache} and vitzoo is offline (file {file.name}, sha256 "
             f"{file.pin.sha256}, {size}); with a network, run {_fetch_command(file)}; or copy the "
             "file to this machine and run vitzoo import FILE"
         )
@@ -350,49 +355,6 @@ def _download(file: HubFile, partial: Partial, note: Note | None) -> None:
         raise worst
     others = "; ".join(f"{url}: {e}" for url, e in zip(endpoints, failures, strict=True))
     raise type(worst)(f"{len(failures)} endpoints failed. {others}") from worst
-
-
-def _from_hub_cache(file: HubFile, partial: Partial) -> bool:
-    """Copy the file from the Hub cache of the user, if it is there and has the right sha256."""
-    from huggingface_hub import constants
-    from huggingface_hub.file_download import repo_folder_name
-
-    name = repo_folder_name(repo_id=file.entry.repo, repo_type="model")
-    folder = Path(constants.HF_HUB_CACHE) / name
-    blob = folder / "blobs" / file.pin.sha256
-    without_links = folder / "snapshots" / file.revision / file.entry.file
-    for path in (blob, without_links):
-        source = None
-        with contextlib.suppress(StoreError):
-            source = open_regular(path, follow=True)
-        if source is None:
-            continue
-        try:
-            _copy(file, source, path, partial, "it is ignored")
-        except IntegrityError as error:
-            log.warning("%s", error)
-        else:
-            return True
-    return False
-
-
-def _copy(
-    file: HubFile, source: int, path: str | os.PathLike[str], partial: Partial, fix: str
-) -> None:
-    """Copy an open file of the user, which may change later, and check the copy; close the file."""
-    with os.fdopen(source, "rb"):
-        size = os.fstat(source).st_size
-        if file.size not in (None, size):
-            raise SizeMismatch(
-                f"{file.label}: {path} has {size} bytes, expected {file.size}; {fix}"
-            )
-        partial.copy(source)
-    if partial.sha256 != file.pin.sha256:
-        found = partial.sha256
-        partial.restart()
-        raise HashMismatch(
-            f"{file.label}: {path} has sha256 {found}, expected {file.pin.sha256}; {fix}"
-        )
 
 
 def _show_terms(file: HubFile) -> None:

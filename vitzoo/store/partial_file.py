@@ -9,10 +9,14 @@ import secrets
 import stat
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from vitzoo.errors import StoreError
+from vitzoo.errors import HashMismatch, SizeMismatch, StoreError
 from vitzoo.files.access import CHUNK, copy_blocks, unwritable
 from vitzoo.files.platform import files as system
+
+if TYPE_CHECKING:
+    from vitzoo.store.hub_file import HubFile
 
 ABANDONED = 600.0  # seconds; a download without a byte is ended long before by its limits
 
@@ -152,3 +156,26 @@ def leftovers(common: Path) -> list[Path]:
             if path == common or time.time() - status.st_mtime > ABANDONED:
                 sizes[path] = status.st_size
     return sorted(sizes, key=sizes.__getitem__, reverse=True)
+
+
+def copy_verified(
+    file: HubFile, source: int, path: str | os.PathLike[str], partial: Partial, fix: str
+) -> None:
+    """Copy an open file of the user, which may change later, and check the copy; close the file.
+
+    Raises:
+        HashMismatch, SizeMismatch: it is another file than the pin names; `fix` ends the message.
+    """
+    with os.fdopen(source, "rb"):
+        size = os.fstat(source).st_size
+        if file.size not in (None, size):
+            raise SizeMismatch(
+                f"{file.label}: {path} has {size} bytes, expected {file.size}; {fix}"
+            )
+        partial.copy(source)
+    if partial.sha256 != file.pin.sha256:
+        found = partial.sha256
+        partial.restart()
+        raise HashMismatch(
+            f"{file.label}: {path} has sha256 {found}, expected {file.pin.sha256}; {fix}"
+        )
