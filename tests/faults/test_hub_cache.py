@@ -554,7 +554,7 @@ def test_a_config_without_the_git_hash_of_its_name_is_refused(linked, model, unp
     linked.add("config.json", right.replace(b"1e-05", b"1e-06"), etag=git_hash(right))
     with refuses(HashMismatch, str(linked.snapshot("config.json")), git_hash(right)):
         vitzoo.fetch(f"hf://{REPO}", from_hub_cache=True)
-    assert f"hf://{REPO}@main/config.json" not in pins(unpinned)
+    assert pins(unpinned) == {}
 
 
 @pytest.mark.parametrize("size", [0, 2**20 + 1])
@@ -586,6 +586,15 @@ def test_weights_that_come_later_in_the_order_have_to_be_named(cached, model):
     cached.lacks("model.safetensors")
     path = vitzoo.fetch(f"hf://{REPO}", from_hub_cache=True)
     assert path == vitzoo.fetch(named, from_hub_cache=True)
+
+
+@pytest.mark.parametrize("address", [f"hf://{REPO}", ADDRESS])
+def test_weights_that_the_commit_does_not_have(unpinned, cached, model, address):
+    fill(cached, model, "config.json")
+    cached.list({"config.json": model["config.json"]})
+    with refuses(WeightsUnavailable, "model.safetensors", "in the Hub cache", "download it"):
+        vitzoo.fetch(address, from_hub_cache=True)
+    assert pins(unpinned) == {}
 
 
 def test_a_file_in_a_folder(cached, model, monkeypatch):

@@ -152,9 +152,11 @@ def take_cached_at(address: str, note: Note | None = None) -> list[HubFile]:
             f"repository has {chosen.entry.file}, which comes first; name the file: "
             f"{others[0].address}"
         )
-    taken = [take_cached(one, note) for one in weights]
+    if chosen.pin.absent:
+        raise not_from_cache(weights[-1])
     needed = [known(one) for one in files if not _of_weights(one)]
     lacks = [one for one in needed if not one.pin.sha256 and one.name == _config_of(chosen)]
+    taken = [take_cached(one, note) for one in weights]
     if chosen.is_index:
         with settings.without_network(), os.fdopen(obtain(chosen)[0], "rb") as opened:
             names = set(read_index(opened.fileno(), chosen.label).values())
