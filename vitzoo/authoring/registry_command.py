@@ -89,11 +89,11 @@ def pin_command(
     the request for an entry fails, the other entries are written, and the exit code is 1.
 
     The command waits as long as the Hub asks, up to 330 seconds for one request. If you interrupt
-    it, or the network or the patience ends, the pins that it has received are written. The same
-    command continues with the other entries.
+    it, if the network is lost, or if the Hub asks for a longer wait, it writes the pins that it has
+    received. The same command continues with the other entries.
 
-    Results list what has no pin first, then new pins, those first whose size differs most from the
-    predicted one. --json lists all entries.
+    The results list entries without a pin first. New pins follow, ordered by the difference from
+    the predicted size, the largest first. --json lists all entries.
 
     --all writes the manifests of vitzoo and of its plugins, in a clone that is installed editable.
     It lists contradictions, and files that are missing or gated, and writes the other entries. The
