@@ -32,6 +32,7 @@ from vitzoo.foreign.hub import (
 )
 from vitzoo.keywords import check_types
 from vitzoo.opening import Registered, locate
+from vitzoo.progress import Note, Show, bar
 from vitzoo.registry.choice import choose
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.addresses import parts_of_address, parts_of_name
@@ -40,7 +41,6 @@ from vitzoo.store.hub_file import HubFile
 from vitzoo.store.lockfile import Lock, Pin
 from vitzoo.store.locks import ended_by
 from vitzoo.store.obtain import obtain, stored
-from vitzoo.store.progress import Note, Show, bar
 from vitzoo.store.store import Store
 
 AT_ONCE = 4  # downloads, or requests for pins

@@ -16,7 +16,7 @@ from internals import main
 from vitzoo.cli.environment import Stream
 from vitzoo.errors import StoreError
 from vitzoo.log import log
-from vitzoo.store.progress import progress
+from vitzoo.progress import progress
 from vitzoo.testing.hub import COMMIT
 
 ADDRESS = f"hf://acme/net@{COMMIT}/model.safetensors"

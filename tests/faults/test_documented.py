@@ -36,7 +36,7 @@ def shell(net, tmp_path):
                 parents=True, exist_ok=True
             )
             (snapshot / "model.safetensors").write_bytes(net.data)
-        command = re.sub(r"(\w+/)?vit_b16|vit_l16_in21k", net.name, command)
+        command = re.sub(r"(\w+/)?vit_b16|vit_l16_384", net.name, command)
         command = command.replace("hf://owner/repo", "hf://acme/net")
         command = re.sub(
             r'VITZOO_ENDPOINTS="[^"]*"', f'VITZOO_ENDPOINTS="{net.hub.endpoint}"', command

@@ -172,7 +172,8 @@ def test_a_cached_file_is_pinned_and_loads_offline(unpinned, cached, run, variab
 
 def test_fetch_gives_the_path_of_the_copy(unpinned, cached, run):
     cached.add("model.safetensors", unpinned.data)
-    assert vitzoo.fetch("faulty/net", from_hub_cache=True) == unpinned.stored
+    with pytest.warns(vitzoo.FirstUseWarning, match="main: hashed from the Hub cache, .*lock"):
+        assert vitzoo.fetch("faulty/net", from_hub_cache=True) == unpinned.stored
     code, out, _ = run("fetch", "--from-hub-cache", "-q", "faulty/net:main")
     assert (code, out.strip()) == (0, str(unpinned.stored))
     assert pins(unpinned) == {ADDRESS: pin_of(unpinned.data)}
@@ -386,10 +387,10 @@ def test_all_registered_weights_without_a_pin(unpinned, cached, run):
 
 def test_an_error_does_not_end_the_others(unpinned, linked, run):
     linked.add("model.safetensors", unpinned.data)
-    code, out, err = run("lock", "--from-hub-cache", "vit_l16_in21k", "faulty/net")
+    code, out, err = run("lock", "--from-hub-cache", "vit_l16_384", "faulty/net")
     assert code == 1
     assert ADDRESS in out
-    says(err, "vit_l16_in21k", "Hub cache")
+    says(err, "vit_l16_384", "Hub cache")
 
 
 def test_without_a_store_only_the_pin_is_written(unpinned, cached, run, monkeypatch, tmp_path):

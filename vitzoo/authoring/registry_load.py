@@ -26,12 +26,12 @@ from vitzoo.foreign.hub import sidecars_at
 from vitzoo.foreign.opened import open_unregistered
 from vitzoo.loading.adapt import CLASSIFIERS
 from vitzoo.loading.fitting import fitting, skeleton_of
+from vitzoo.progress import progress
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.rows import Weights
 from vitzoo.schema.terms import CORE_BUILDER
 from vitzoo.store.hub_file import SLACK_PERCENT, HubFile
 from vitzoo.store.obtain import obtain
-from vitzoo.store.progress import progress
 
 MAIN = "main"  # the usual name of weights
 MOST = 16 * 2**30  # bytes of a file at an https address, and at most half of the free space

@@ -17,12 +17,12 @@ from vitzoo.files.names import COMMIT
 from vitzoo.inventory import parallel
 from vitzoo.log import log
 from vitzoo.plugin.info import CORE
+from vitzoo.progress import bar
 from vitzoo.schema.addresses import MAIN
 from vitzoo.schema.rows import Weights
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.hub_metadata import request_pins
 from vitzoo.store.lockfile import Pin
-from vitzoo.store.progress import bar
 
 FIX = "pins are taken from this endpoint alone, never from a mirror; run the command again later"
 KEYS = ("pin", "revision", "sha256", "size")  # of a pin, in their order

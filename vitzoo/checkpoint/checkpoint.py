@@ -182,8 +182,8 @@ def open_hub_shards(index: HubFile, shards: Sequence[HubFile]) -> Checkpoint:
 
 
 def _obtained(file: HubFile) -> tuple[OpenFile, str]:
+    from vitzoo.progress import progress
     from vitzoo.store import obtain
-    from vitzoo.store.progress import progress
 
     with progress(file.label) as note:
         fd, sha256 = obtain.obtain(file, note)

@@ -210,7 +210,7 @@ def _read(
     One thread reads a piece and searches it while another one hashes the pieces before it. Of the
     pieces that are not kept, at most two are in memory.
     """
-    from vitzoo.store.progress import bar  # a stamp makes it needless
+    from vitzoo.progress import bar  # a stamp makes it needless
 
     digest, finite, view = hashlib.sha256(), True, memoryview(data)
     starts, first = {start for start, _, _ in kept}, kept[0][0] if kept else 0

@@ -16,7 +16,7 @@ from vitzoo.cli.environment import set_for_command, verbose_option, without_plug
 from vitzoo.cli.options import PATH, flag, json_option, weights_option
 from vitzoo.cli.output import print_rows, say, say_error
 from vitzoo.errors import IntegrityError, VitzooError
-from vitzoo.store.progress import each_progress
+from vitzoo.progress import each_progress
 
 URGENCY = ("damaged", "conflict", "missing", "unpinned", "ok")  # states of `verify`, worst first
 ABSENT = ("missing", "unpinned")
@@ -210,9 +210,9 @@ def lock_command(
     \b
     Examples:
       vitzoo lock
-      vitzoo lock --update vit_l16_in21k
+      vitzoo lock --update vit_l16_384
       vitzoo lock --from-hub-cache
-      vitzoo lock --from-hub-cache vit_l16_in21k
+      vitzoo lock --from-hub-cache vit_l16_384
     """
     from vitzoo import settings
     from vitzoo.inventory import pin_from_hub_cache, relock

@@ -14,12 +14,12 @@ from vitzoo.files.names import INDEX
 from vitzoo.files.shard_index import read_index
 from vitzoo.foreign.sidecars import CONFIG, OPEN_CLIP, SIDECARS, Sidecars, read_sidecars
 from vitzoo.log import log
+from vitzoo.progress import Note
 from vitzoo.schema.addresses import parts_of_address
 from vitzoo.store.hub_cache import commit_of, in_hub_cache, not_from_cache, with_cached_pin
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.lockfile import HUB_CACHE, UNPINNED, Lock
 from vitzoo.store.obtain import obtain, read_small, stored, together
-from vitzoo.store.progress import Note
 from vitzoo.text import megabytes
 
 if TYPE_CHECKING:

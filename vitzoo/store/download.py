@@ -29,9 +29,9 @@ from vitzoo.store.hub_client import CONNECTING, SHOWN, body, encoding_of, whole
 from vitzoo.text import megabytes
 
 if TYPE_CHECKING:
+    from vitzoo.progress import Note
     from vitzoo.store.hub_file import HubFile
     from vitzoo.store.partial_file import Partial
-    from vitzoo.store.progress import Note
 
 PROGRESS = 1024 * 1024  # bytes after which tries are counted from zero again
 OTHER_ENDPOINT = "set another endpoint in VITZOO_ENDPOINTS"

@@ -69,20 +69,14 @@ class Exchange:
     """Requests about a file to one host; a subclass states where redirects may lead, and errors.
 
     Args:
-        file: the file.
-        endpoint: address of the host.
+        file, endpoint: what is requested, and the address of the host.
         limits: of time and tries.
         seconds: of each try until its answer begins.
-
-    Attributes:
-        where: the file and the host, for messages.
-        fix: end of messages about answers that are refused.
-        rule: where redirects may lead, for a message.
     """
 
-    where: str
-    fix: str
-    rule: str
+    where: str  # the file and the host, for messages
+    fix: str  # end of messages about answers that are refused
+    rule: str  # where redirects may lead, for a message
 
     def __init__(self, file: HubFile, endpoint: str, limits: Limits, seconds: float) -> None:
         self.file, self.limits, self.seconds = file, limits, seconds
@@ -104,11 +98,7 @@ class Exchange:
         """Look at a redirect that is followed."""
 
     def tried(self, attempt: Callable[[], Result]) -> Result:
-        """Return the result of `attempt`, which may raise `Retry` a bounded number of times.
-
-        Raises:
-            NetworkError: that of the last try.
-        """
+        """Return the result of `attempt`, or raise the error of the last try that it ends with."""
         while True:
             self.deadline = min(time.monotonic() + self.seconds, self.until)
             try:
@@ -130,12 +120,7 @@ class Exchange:
 
     @contextmanager
     def response(self, url: str, headers: Mapping[str, str]) -> Iterator[httpx2.Response]:
-        """Yield the answer to a request, its body not yet read, and close it.
-
-        Raises:
-            Retry: the connection was not made, or was lost.
-            NetworkError: the request must not or cannot be sent.
-        """
+        """Yield the answer to a request, its body not yet read; a lost connection is a `Retry`."""
         try:
             with closing(self._followed(url, headers)) as answer:
                 yield answer
@@ -198,17 +183,17 @@ class Exchange:
         """
         may_see = not self.file.entry.url and may_see_token(url)
         token, host = user_token() if may_see else "", urlsplit(url).netloc
-        order = ["", token] if host in _without_token and not is_gated(self.file) else [token, ""]
-        first = self._sent(url, headers, order[0])
+        last = host in _without_token and not is_gated(self.file)  # whether the token comes second
+        first = self._sent(url, headers, "" if last else token)
         if not token or first.status_code not in DENIED:
             return first
         with closing(first):
-            second = self._sent(url, headers, order[1])
+            second = self._sent(url, headers, token if last else "")
         if second.status_code in DENIED:
             second.close()
-            pair = (first, second) if order[0] else (second, first)
+            pair = (second, first) if last else (first, second)
             raise refused_twice(*pair, self.file, self.host, token_place())
-        if not order[1] and not may_pass(second.status_code) and host not in _without_token:
+        if not last and not may_pass(second.status_code) and host not in _without_token:
             _without_token.add(host)
             log.warning(
                 "%s refused the token of %s, and answered without it: the login is no longer valid "

@@ -226,25 +226,17 @@ def is_gated(file: HubFile) -> bool:
 def refused_twice(
     response: httpx2.Response, without: httpx2.Response, file: HubFile, host: str, place: str
 ) -> errors.NetworkError:
-    """Return the error for a request that was refused with a token and without one.
-
-    Args:
-        response, without: the answers to the request with the token, and without it.
-        file: that was requested.
-        host: that answered.
-        place: where the token comes from.
-    """
-    error = refusal(response, file, host)
-    other = refusal(without, file, host)
+    """Return the error for a request that was refused with the token of a place, and without it."""
+    error, other = (refusal(one, file, host) for one in (response, without))
     reason = printable(response.headers.get("x-error-message", ""), SHOWN)
-    stated = f" ({reason})" if reason else ""
+    token = f"the token of {place}" + (f" ({reason})" if reason else "")
     code = response.headers.get("x-error-code", "")
     if code == "GatedRepo":  # the token is valid
         return error
     if response.status_code == HTTPStatus.UNAUTHORIZED and code != "RepoNotFound":
-        what = f"{host} refused the token of {place}{stated}; log in again with `hf auth login`"
-        return type(other)(f"{what}, or set HF_TOKEN; without it: {other}")
-    return type(error)(f"{error}; the token is that of {place}{stated}")
+        fix = "log in again with `hf auth login`, or set HF_TOKEN"
+        return type(other)(f"{host} refused {token}; {fix}; without it: {other}")
+    return type(error)(f"{error}; it was asked with {token}")
 
 
 def _at_address(response: httpx2.Response, file: HubFile, host: str) -> errors.NetworkError:

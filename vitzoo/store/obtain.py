@@ -35,13 +35,13 @@ from vitzoo.files.access import hash_file, make_folder_or_raise, open_regular
 from vitzoo.files.names import on_hub
 from vitzoo.log import log
 from vitzoo.plugin.package_files import data_file
+from vitzoo.progress import Note
 from vitzoo.schema.addresses import parts_of_name
 from vitzoo.store.hub_cache import copy_from_hub_cache, in_hub_cache
 from vitzoo.store.hub_file import HubFile
-from vitzoo.store.lockfile import UNPINNED, Lock
+from vitzoo.store.lockfile import HUB_CACHE, UNPINNED, Lock
 from vitzoo.store.locks import locked
 from vitzoo.store.partial_file import Partial, copy_verified
-from vitzoo.store.progress import Note
 from vitzoo.store.store import Store
 from vitzoo.text import UNWRITABLE, megabytes
 
@@ -226,9 +226,10 @@ def _lock(file: HubFile) -> None:
         *(file.label, file.address, pin.commit, pin.size, pin.sha256, pin.endpoint),
     )
     where = f"pinned now in {printable(path)}" if path else "not pinned: there is no lock file"
+    trust = "hashed from the Hub cache" if pin.endpoint == HUB_CACHE else "trust on first use"
     with contextlib.suppress(*UNWRITABLE):
         warnings.warn(
-            f"{file.label}: trust on first use, {megabytes(pin.size)}, {where}",
+            f"{file.label}: {trust}, {megabytes(pin.size)}, {where}",
             FirstUseWarning,
             stacklevel=_caller_level(),
         )

@@ -169,7 +169,7 @@ class Store:
     def _prove(self, fd: int, path: Path, sha256: str, size: int | None, *, always: bool) -> None:
         now, state = time.time_ns(), system.state(fd)
         if always or not self.stamps.find(state, sha256):
-            from vitzoo.store.progress import bar  # a stamp makes it needless
+            from vitzoo.progress import bar  # a stamp makes it needless
 
             with bar(f"sha256 {sha256[:12]}", in_bytes=True) as note:
                 actual = hash_file(fd, note)

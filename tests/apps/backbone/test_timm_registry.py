@@ -269,29 +269,29 @@ def test_files_of_the_user_are_loaded_by_timm(net, vitzoo_hub, tmp_path, kind):
 
 
 def test_networks_of_timm_keep_the_arguments_of_timm(vitzoo_hub, new_registry):
-    variant = vitzoo.describe("timm/pvt_v2_b0")
-    row = variant.default_weights
+    rows = (
+        (v.name.removeprefix("timm/"), v.default_weights) for v in vitzoo.variants("timm/xcit_*")
+    )
+    name, row = next((name, row) for name, row in rows if row.pin == "first-use")
     new_registry()
     vitzoo.register_in_timm()
-    of_timm = fill(timm.create_model("pvt_v2_b0"))
+    of_timm = fill(timm.create_model(name))
     vitzoo_hub.add(row.repo, row.file, safetensors.torch.save(of_timm.state_dict()))
     with pytest.warns(FirstUseWarning):
-        found = timm.create_model("vitzoo_timm_pvt_v2_b0", pretrained=True).eval()
+        found = timm.create_model(f"vitzoo_timm_{name}", pretrained=True).eval()
     assert type(found) is type(of_timm)
     images = randn(1, 3, 64, 64)
     assert torch.equal(found(images), of_timm(images))
     assert "state_dict" not in found.pretrained_cfg
-    assert found.pretrained_cfg["architecture"] == "vitzoo_timm_pvt_v2_b0"
+    assert found.pretrained_cfg["architecture"] == f"vitzoo_timm_{name}"
     given = {"features_only": True, "out_indices": (0, 2), "drop_rate": 0.1}
-    maps = timm.create_model(f"vitzoo_timm_pvt_v2_b0.{row.name}", True, **given).eval()
+    maps = timm.create_model(f"vitzoo_timm_{name}.{row.name}", True, **given).eval()
     expected = of_timm.forward_intermediates(images, [0, 2], intermediates_only=True)
     for one, other in zip(maps(images), expected, strict=True):
         close(one, other)
     assert "state_dict" not in maps.pretrained_cfg
     with refuses(InvalidOption, "hf_hub_id = 'a/b'"):
-        timm.create_model(
-            "vitzoo_timm_pvt_v2_b0", True, pretrained_cfg_overlay={"hf_hub_id": "a/b"}
-        )
+        timm.create_model(f"vitzoo_timm_{name}", True, pretrained_cfg_overlay={"hf_hub_id": "a/b"})
     assert len(vitzoo_hub.file_requests()) == 1
 
 

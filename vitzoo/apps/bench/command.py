@@ -21,7 +21,7 @@ from vitzoo.cli.options import (
 )
 from vitzoo.cli.output import on_terminal, print_json, print_rows, say
 from vitzoo.opening import check
-from vitzoo.store.progress import bar
+from vitzoo.progress import bar
 
 if TYPE_CHECKING:
     from vitzoo.apps.bench.results import Measurement

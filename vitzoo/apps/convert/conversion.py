@@ -30,6 +30,7 @@ from vitzoo.keywords import check_types
 from vitzoo.loading.fitting import fitting
 from vitzoo.opening import Registered, locate
 from vitzoo.plugin.guard import for_file, not_inverse, note_of
+from vitzoo.progress import progress
 from vitzoo.registry.choice import choose
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.reader import describe
@@ -37,7 +38,6 @@ from vitzoo.schema.rows import Variant
 from vitzoo.schema.spec import BlockSpec, PartSpec, Spec
 from vitzoo.store import obtain
 from vitzoo.store.hub_file import HubFile
-from vitzoo.store.progress import progress
 from vitzoo.text import escaped, fold
 
 VARIANTS = "the variant's"

@@ -23,7 +23,7 @@ from vitzoo.cli.options import (
 from vitzoo.cli.output import on_terminal, print_rows, say
 from vitzoo.errors import InvalidOption
 from vitzoo.opening import check
-from vitzoo.store.progress import bar
+from vitzoo.progress import bar
 from vitzoo.text import is_terminal
 
 NATIVE = "a number of patches, such as --native-size=256; without a number, put it after SRC"

@@ -18,7 +18,7 @@ from vitzoo.cli.options import (
 )
 from vitzoo.cli.output import print_rows, say
 from vitzoo.opening import check
-from vitzoo.store.progress import bar
+from vitzoo.progress import bar
 
 EXPORTED = ("folder", "files", "to", "output", "difference")
 EXPORTED_INT8 = (*EXPORTED, "cosine", "speed")

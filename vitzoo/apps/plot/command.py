@@ -23,7 +23,7 @@ from vitzoo.cli.options import (
 from vitzoo.cli.output import print_rows, say
 from vitzoo.files.access import check_figure
 from vitzoo.opening import check
-from vitzoo.store.progress import bar
+from vitzoo.progress import bar
 
 
 def _indices(value: str) -> list[int]:

@@ -19,7 +19,7 @@ from vitzoo.cli.output import GAP, Fit, cut, on_terminal, print_rows, say
 from vitzoo.display import screen_width
 from vitzoo.errors import InvalidOption
 from vitzoo.opening import check
-from vitzoo.store.progress import bar
+from vitzoo.progress import bar
 
 if TYPE_CHECKING:
     from vitzoo.apps.predict.prediction import Prediction

@@ -18,7 +18,7 @@ from vitzoo.cli.options import (
 )
 from vitzoo.cli.output import on_terminal, print_rows, say
 from vitzoo.opening import check
-from vitzoo.store.progress import bar
+from vitzoo.progress import bar
 
 if TYPE_CHECKING:
     from vitzoo.apps.probe.probe import Probe

@@ -6,10 +6,10 @@ import pytest
 
 from helpers import says
 from terminal import on_screen
-from vitzoo.store.progress import bar, each_progress, progress
+from vitzoo.progress import bar, each_progress, progress
 
 CODE = """
-from vitzoo.store.progress import progress
+from vitzoo.progress import progress
 with progress("net:main") as note:
     for done in range(0, 1001, 50):
         note(done, 1000)
@@ -36,7 +36,7 @@ def test_no_progress_where_silent(capsys):
 
 SEVERAL = """
 import sys, threading
-from vitzoo.store.progress import each_progress
+from vitzoo.progress import each_progress
 with each_progress() as show, show("net:main") as main, show("net:other") as other:
     threads = [threading.Thread(target=note, args=(done, 1000)) for note, done in
                ((main, 250), (other, 500))]
@@ -78,7 +78,7 @@ def test_lines_of_several_downloads_name_each(capsys):
 
 WORK = """
 import time
-from vitzoo.store.progress import bar
+from vitzoo.progress import bar
 with bar("quick", after=9) as move:
     move(1, 2)
 with bar("bro\\x1b[2Jken\\n", after=0.1):
@@ -103,7 +103,7 @@ def test_work_that_takes_long_shows_a_bar_until_it_is_done():
 @pytest.mark.parametrize("term", ["xterm", "dumb"])
 def test_there_is_no_bar_in_a_pipe_and_on_a_dumb_terminal(monkeypatch, capsys, term):
     monkeypatch.setenv("TERM", term)
-    monkeypatch.setattr("vitzoo.store.progress.is_terminal", lambda _: term == "dumb")
+    monkeypatch.setattr("vitzoo.progress.is_terminal", lambda _: term == "dumb")
     with bar("net", after=0) as move:
         move(1, 2)
     assert capsys.readouterr() == ("", "")
