@@ -36,7 +36,7 @@ from vitzoo.progress import Note, Show, bar
 from vitzoo.registry.choice import choose
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.addresses import parts_of_address, parts_of_name
-from vitzoo.store.hub_cache import in_hub_cache, with_cached_pin
+from vitzoo.store.hub_cache import in_hub_cache, not_from_cache, with_cached_pin
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.lockfile import Lock, Pin
 from vitzoo.store.locks import ended_by
@@ -44,7 +44,6 @@ from vitzoo.store.obtain import obtain, stored
 from vitzoo.store.store import Store
 
 AT_ONCE = 4  # downloads, or requests for pins
-_ASKING = threading.Lock()  # addresses of one repository share configs, and their pins
 Pins = Callable[[], Mapping[str, Pin]]
 """Returns the pins of the lock by address; it reads the lock at most once."""
 
@@ -169,9 +168,7 @@ def _fetch(name: str, file: HubFile | None, note: Note | None, from_hub_cache: b
     elif file:
         fetched = _fetched([file], note)
     else:
-        with _ASKING:
-            files = _at_hub(name)
-        fetched = _fetched(files, note)
+        fetched = _fetched(_at_hub(name), note)
     path = stored(fetched)
     if path is None:
         raise StoreError(f"{fetched.label} vanished from the store; fetch it again")
@@ -520,7 +517,10 @@ def _from_hub_cache(name: str, file: HubFile | None, note: Note | None) -> list[
     if not file.entry.repo:
         raise PinError(f"{file.label} is not on the Hub, so there is nothing to pin; fetch it")
     file = file.pinned()
-    return [take_cached(file if file.pin.sha256 else with_cached_pin(file), note)]
+    file = file if file.pin.sha256 else with_cached_pin(file)
+    if file.pin.absent:  # only for an address it is of use to know
+        raise not_from_cache(file)
+    return [take_cached(file, note)]
 
 
 def _lock() -> Lock:

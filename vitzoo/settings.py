@@ -206,7 +206,7 @@ def limits() -> Limits:
 
 
 def _seconds(name: str) -> float | None:
-    """Return the value of a variable that is a number of seconds; None if it is not set."""
+    """Return the seconds that a variable states; None if it is not set, or invalid and not ours."""
     text = os.environ.get(name)
     if not text:
         return None
@@ -215,6 +215,8 @@ def _seconds(name: str) -> float | None:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 86_400:
+        if not name.startswith("VITZOO_"):
+            return None
         raise InvalidOption(f"{name} must be a positive number of seconds, got {text!r}")
     return seconds
 

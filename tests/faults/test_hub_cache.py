@@ -21,6 +21,7 @@ from vitzoo.errors import (
     HashMismatch,
     Offline,
     PinError,
+    TransferError,
     VitzooError,
     WeightsUnavailable,
 )
@@ -403,6 +404,28 @@ def test_without_a_store_only_the_pin_is_written(unpinned, cached, run, monkeypa
     assert run("lock", "--from-hub-cache", "faulty/net")[0] == 0
     unpinned.assert_right(unpinned.create())
     assert not unpinned.home.exists()
+
+
+def test_a_registered_file_that_the_commit_lacks_is_not_pinned_as_absent(unpinned, linked):
+    """Else it would stay absent, with a network, too."""
+    linked.add("config.json", b"{}")
+    linked.lacks("model.safetensors")
+    with refuses(WeightsUnavailable, "faulty/net:main", "Hub cache", "download it"):
+        vitzoo.fetch("faulty/net", from_hub_cache=True)
+    assert pins(unpinned) == {}
+
+
+def test_a_snapshot_with_other_bytes_costs_no_begun_download(net, hub, faults):
+    """Without links, nothing but its bytes tells that it is another file."""
+    net.limit(attempts=1)
+    hub.always = faults.cut(50_000)
+    with pytest.raises(TransferError):
+        net.create()
+    assert len(net.kept) == 50_000
+    Cache(net.hub_cache, "no links").add("model.safetensors", bytes(len(net.data)))
+    hub.always = None
+    net.assert_right(net.create())
+    assert hub.ranges[-1] == "bytes=50000-"
 
 
 def test_weights_that_are_not_on_the_hub(run):

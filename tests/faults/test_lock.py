@@ -535,6 +535,17 @@ def test_sha256_of_lock_and_registry_that_differ_are_refused(locked):
         locked.create()
 
 
+def test_an_absence_at_main_does_not_bind_an_entry_with_a_sha256(net, hub):
+    """A repository without the file was created by its address, before the file came."""
+    absent = {"commit": "f" * 40, "size": 0, "sha256": "0" * 64, "endpoint": hub.endpoint}
+    source = "hf://acme/net@main/model.safetensors"
+    net.home.mkdir()
+    lock = {"version": 1, "weights": {source: absent}}
+    (net.home / "vitzoo.lock").write_text(json.dumps(lock))
+    net.register(revision=None, pin="reported")
+    net.assert_right(net.create())
+
+
 def test_lock_that_agrees_with_the_registry_is_accepted(locked):
     address = f"hf://acme/net@{REVISION}/model.safetensors"
     edit(locked, lambda data: data["weights"].update({address: data["weights"].pop(SOURCE)}))

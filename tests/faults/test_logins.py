@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 import types
 
 import pytest
@@ -26,6 +27,7 @@ def _new_process(net, hub, clock, monkeypatch):
 
     monkeypatch.setattr("vitzoo.store.exchange._without_token", set())
     monkeypatch.setattr("vitzoo.store.token._gave_up", [])
+    monkeypatch.setattr("vitzoo.store.token._warned", set())
     monkeypatch.setattr(_auth, "_OAUTH_REFRESH_CACHE", None)
     monkeypatch.setattr(_auth, "_OIDC_TOKEN_CACHE", None)
     monkeypatch.setattr(_auth, "_OAUTH_REFRESH_WARNED", False)
@@ -261,3 +263,45 @@ def test_a_refusal_that_may_pass_proves_nothing(net, hub, faults, monkeypatch, c
     net.assert_right(net.create())
     assert sent(hub) == [OLD, None, OLD]
     assert refusals(caplog) == []
+
+
+@pytest.mark.usefixtures("login")
+def test_a_renewal_takes_no_time_of_the_request(net, hub, faults, monkeypatch):
+    """It takes as long as a try may."""
+    net.limit(first_byte=0.5, attempts=1)
+    renewing(monkeypatch, lambda: time.sleep(0.5) or {"access_token": NEW, "expires_in": 10**7})
+
+    def slow(handler, data):
+        time.sleep(0.2)
+        faults.serve(handler, data)
+
+    hub.always = slow
+    net.assert_right(net.create())
+    assert sent(hub) == [NEW]
+
+
+def test_a_damaged_file_of_tokens_is_not_printed(net, hub, capfd):
+    (net.root / "hf" / "token").write_text(OLD)
+    (net.root / "hf" / "stored_tokens").write_text(f"hf_token = {OLD}\n")
+    net.assert_right(net.create())
+    assert sent(hub) == [OLD]
+    assert OLD not in "".join(capfd.readouterr())
+
+
+def test_a_reason_that_repeats_the_token_is_shown_without_it(net, hub, faults, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", OLD)
+    hub.always = faults.answer(401, {"X-Error-Message": f"bad token Bearer {OLD}"})
+    with refuses(AuthenticationError, "bad token Bearer ***") as caught:
+        net.create()
+    assert OLD not in str(caught.value)
+
+
+def test_after_a_failure_the_place_is_that_of_the_stored_token(net, hub, monkeypatch, caplog):
+    monkeypatch.setenv("HF_OIDC_RESOURCE", "acme/net")
+    monkeypatch.setenv("HF_TOKEN", OLD)
+    monkeypatch.setattr("huggingface_hub._oidc.detect_provider", lambda: None)
+    hub.tokens = {NEW}
+    net.assert_right(net.create())
+    assert sent(hub) == [OLD, None]
+    says(refusals(caplog)[0], "HF_TOKEN")
+    assert len([m for m in caplog.messages if "gave no token of HF_OIDC_RESOURCE" in m]) == 1

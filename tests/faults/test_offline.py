@@ -97,11 +97,11 @@ def test_dns_failure_is_an_error(net, clock, monkeypatch):
     assert sum(clock.slept) <= 1
 
 
-def test_hanging_dns_lookup_times_out(net, monkeypatch):
-    """Looking a name up has no timeout of its own."""
+def test_hanging_dns_lookup_times_out(net, clock, monkeypatch):
+    """Looking a name up has no timeout of its own; it counts as no network."""
     import threading
 
-    net.limit(first_byte=0.3)
+    net.limit(first_byte=0.3, connect=1.0)
     released = threading.Event()
 
     def hang(*_arguments, **_options):
@@ -114,6 +114,7 @@ def test_hanging_dns_lookup_times_out(net, monkeypatch):
         with pytest.raises(TransferError, match=r"slow\.example: ReadTimeout: .* 0\.3 s"):
             net.create()
         released.set()
+    assert clock.slept == pytest.approx([0.4])  # another wait of 0.8 s would be too long
     net.recovers()
 
 

@@ -220,6 +220,8 @@ def lock_command(
 
     if cached and not from_hub_cache:
         raise click.UsageError("NAME needs --from-hub-cache; to replace its pins: --update NAME")
+    if weights and from_hub_cache and not cached:
+        raise click.UsageError("--weights needs a NAME")
     if names and from_hub_cache:
         raise click.UsageError("give either --update or --from-hub-cache")
     found: list[Any] = []

@@ -205,11 +205,11 @@ class _Download(Exchange):
             most = "" if self.file.size else "at most "
             size = f"{most}{megabytes(self.file.size or self.file.bound)}"
             return TransferError(
-                f"{self.where}: {what}; the file ({size}) is needed once; {CONNECTING}; "
+                f"{self.where}{self.via}: {what}; the file ({size}) is needed once; {CONNECTING}; "
                 f"{self._otherwise()} (docs/offline.md)"
             )
         return TransferError(
-            f"{self.where}: {what}; {self.partial.size} bytes of the file are kept for "
+            f"{self.where}{self.via}: {what}; {self.partial.size} bytes of the file are kept for "
             f"the next try; check the network, {self._otherwise()}"
         )
 

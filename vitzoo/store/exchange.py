@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 import math
+import random
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, TypeVar
@@ -65,7 +66,7 @@ class Retry(Exception):
         self.trace = self if connected else None  # without a network, its message tells all
 
 
-class Exchange:
+class Exchange(ABC):
     """Requests about a file to one host; a subclass states where redirects may lead, and errors.
 
     Args:
@@ -80,11 +81,17 @@ class Exchange:
 
     def __init__(self, file: HubFile, endpoint: str, limits: Limits, seconds: float) -> None:
         self.file, self.limits, self.seconds = file, limits, seconds
-        self.host = urlsplit(endpoint).netloc.rpartition("@")[2]
+        self.host = self.asked = urlsplit(endpoint).netloc.rpartition("@")[2]
         self.failures, self.patience = 0, limits.retry_after
         self.answered = False  # whether a host has answered
         self.until = math.inf  # when tries end, as long as none has
         self.deadline = math.inf  # of this try
+        self.connecting = False
+
+    @property
+    def via(self) -> str:
+        """The host that a redirect led to, for messages."""
+        return "" if self.asked == self.host else f", redirected to {self.asked}"
 
     @abstractmethod
     def allows(self, before: httpx2.URL, after: httpx2.URL) -> bool:
@@ -94,7 +101,7 @@ class Exchange:
     def failed(self, what: str, *, connected: bool = True) -> NetworkError:
         """Return the error for a lost connection, or for one that was never made."""
 
-    def redirected(self, response: httpx2.Response, target: str) -> None:
+    def redirected(self, response: httpx2.Response, target: str) -> None:  # noqa: B027  # optional
         """Look at a redirect that is followed."""
 
     def tried(self, attempt: Callable[[], Result]) -> Result:
@@ -110,6 +117,8 @@ class Exchange:
         """Wait before the next try; raise the error of the fault if there is none."""
         self.failures += 1
         seconds = max(0.2 * 2**self.failures, fault.asked)
+        if fault.asked and self.failures > 1:  # more clients wait for one window than it answers
+            seconds += random.uniform(0.0, min(60.0, 2.0 * 5.0 ** (self.failures - 1)))  # noqa: S311
         too_long = fault.asked > self.patience or time.monotonic() + seconds > self.until
         if too_long or self.failures >= self.limits.attempts:
             raise fault.error from fault.trace
@@ -131,7 +140,8 @@ class Exchange:
             ) from error
         except httpx2.TransportError as error:
             what = printable(f"{type(error).__name__}: {error}".rstrip(": "), SHOWN) + proxies()
-            if not self.answered and (unreachable(error) or self.until < math.inf):
+            alone = unreachable(error) or self.connecting or self.until < math.inf
+            if alone and not self.answered:
                 self.until = min(self.until, time.monotonic() + self.limits.connect)
                 raise Retry(what, self.failed(what, connected=False), connected=False) from error
             failure = self.failed(what)
@@ -146,7 +156,7 @@ class Exchange:
         status = response.status_code
         if status in expected:
             return
-        error = refusal(response, self.file, self.host)
+        error = refusal(response, self.file, self.asked)
         if may_pass(status):
             raise Retry(f"status {status}", error, retry_after(response) or 0.0)
         raise error
@@ -181,8 +191,10 @@ class Exchange:
 
         A host that then answers is asked without it from then on, and with it if it denies access.
         """
-        may_see = not self.file.entry.url and may_see_token(url)
-        token, host = user_token() if may_see else "", urlsplit(url).netloc
+        began, may_see = time.monotonic(), not self.file.entry.url and may_see_token(url)
+        token, host = user_token() if may_see else "", urlsplit(url).netloc.rpartition("@")[2]
+        self.deadline += time.monotonic() - began  # a renewal takes no time of the try
+        self.asked = host
         last = host in _without_token and not is_gated(self.file)  # whether the token comes second
         first = self._sent(url, headers, "" if last else token)
         if not token or first.status_code not in DENIED:
@@ -192,7 +204,7 @@ class Exchange:
         if second.status_code in DENIED:
             second.close()
             pair = (second, first) if last else (first, second)
-            raise refused_twice(*pair, self.file, self.host, token_place())
+            raise refused_twice(*pair, self.file, host, token)
         if not last and not may_pass(second.status_code) and host not in _without_token:
             _without_token.add(host)
             log.warning(
@@ -204,5 +216,11 @@ class Exchange:
 
     def _sent(self, url: str, headers: Mapping[str, str], token: str) -> httpx2.Response:
         left = max(0.1, self.deadline - time.monotonic())
-        timeout = httpx2.Timeout(left, read=min(left, self.limits.stall))
-        return within(left, functools.partial(send, session(), url, timeout, headers, token))
+        timeout = httpx2.Timeout(left, read=self.limits.stall)
+        call = functools.partial(send, session(), url, timeout, headers, token, self._trace)
+        return within(left, call)
+
+    def _trace(self, event: str, _: object) -> None:
+        """Note whether a host name is looked up, or a connection is made."""
+        if event.startswith("connection.connect_"):
+            self.connecting = event.endswith(".started")

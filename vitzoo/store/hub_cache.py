@@ -141,7 +141,15 @@ def not_from_cache(file: HubFile, error: WeightsError | None = None) -> WeightsE
     Raises:
         PinError, StoreError: as `with_cached_pin`.
     """
-    commit = commit_of(file)
+    try:
+        commit = commit_of(file)
+    except PinError:
+        if not file.entry.sha256:
+            raise
+        return WeightsUnavailable(
+            f"{file.label}: no snapshot in {folder_of(file)} has the sha256 {file.pin.sha256}; "
+            "fetch it with a network, or set HF_HUB_CACHE to the folder that has it"
+        )
     if file.pin.sha256 and not os.path.lexists(_snapshot(file, commit)):
         commit = commit_of(replace(file, pin=UNPINNED))  # what the cache has in its place
     path = _snapshot(file, commit) if commit else folder_of(file)
@@ -190,6 +198,9 @@ def copy_from_hub_cache(file: HubFile, partial: Partial) -> bool:
             os.close(source)
             continue
         read.add((status.st_dev, status.st_ino))
+        if partial.size and not blob and hash_file(source) != file.pin.sha256:
+            os.close(source)  # copying it would discard the download so far
+            continue
         try:
             copy_verified(file, source, path, partial, "it is ignored")
         except IntegrityError as error:

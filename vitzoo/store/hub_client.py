@@ -26,6 +26,7 @@ from vitzoo.errors import printable
 from vitzoo.files.names import on_hub
 from vitzoo.registry.repositories import known
 from vitzoo.store.locks import SLICE, check
+from vitzoo.store.token import token_place
 
 if TYPE_CHECKING:
     from vitzoo.store.hub_file import HubFile
@@ -63,7 +64,8 @@ def send(
     url: str,
     timeout: httpx2.Timeout,
     headers: Mapping[str, str],
-    token: str = "",
+    token: str,
+    trace: Callable[[str, Any], None],
 ) -> httpx2.Response:
     """Return the answer to a GET request, its body not yet read; follow no redirect.
 
@@ -76,6 +78,7 @@ def send(
         "accept-encoding": "identity",
     }
     request = client.build_request("GET", url, headers=every | dict(headers), timeout=timeout)
+    request.extensions["trace"] = trace
     if token:
         request.headers["authorization"] = f"Bearer {token}"
         return client.send(request, stream=True, follow_redirects=False)
@@ -224,19 +227,19 @@ def is_gated(file: HubFile) -> bool:
 
 
 def refused_twice(
-    response: httpx2.Response, without: httpx2.Response, file: HubFile, host: str, place: str
+    response: httpx2.Response, without: httpx2.Response, file: HubFile, host: str, token: str
 ) -> errors.NetworkError:
-    """Return the error for a request that was refused with the token of a place, and without it."""
+    """Return the error for a request that was refused with a token, and without it."""
     error, other = (refusal(one, file, host) for one in (response, without))
-    reason = printable(response.headers.get("x-error-message", ""), SHOWN)
-    token = f"the token of {place}" + (f" ({reason})" if reason else "")
+    reason = response.headers.get("x-error-message", "").replace(token, "***")
+    what = f"the token of {token_place()}" + (f" ({printable(reason, SHOWN)})" if reason else "")
     code = response.headers.get("x-error-code", "")
     if code == "GatedRepo":  # the token is valid
         return error
     if response.status_code == HTTPStatus.UNAUTHORIZED and code != "RepoNotFound":
         fix = "log in again with `hf auth login`, or set HF_TOKEN"
-        return type(other)(f"{host} refused {token}; {fix}; without it: {other}")
-    return type(error)(f"{error}; it was asked with {token}")
+        return type(other)(f"{host} refused {what}; {fix}; without it: {other}")
+    return type(error)(f"{error}; it was asked with {what}")
 
 
 def _at_address(response: httpx2.Response, file: HubFile, host: str) -> errors.NetworkError:

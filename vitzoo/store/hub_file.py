@@ -154,6 +154,8 @@ class HubFile:
                     f"{entry.revision}; find out why, then `vitzoo lock --update`"
                 )
             return replace(self, pin=self.pin if locked is UNPINNED else locked)
+        if locked.absent:  # of the branch, which an address named before the entry had a sha256
+            locked = UNPINNED
         if locked.sha256 not in ("", entry.sha256):
             raise PinError(
                 f"{address}: the lock {path} pins sha256 {locked.sha256}, the registry "

@@ -81,14 +81,19 @@ def stated(files: Sequence[HubFile], fix: str = FIX) -> list[HubFile]:
             "vitzoo is offline; with a network, unset VITZOO_OFFLINE, HF_HUB_OFFLINE and "
             "TRANSFORMERS_OFFLINE"
         )
-    commit, siblings, terms = _Request(file, endpoint, fix).metadata()
+    request = _Request(file, endpoint, fix)
+    commit, siblings, terms = request.metadata()
     if len(revision) == 40 and commit != revision:
         raise PinError(
             f"{file.address}: {endpoint} answered with commit {commit}; try again, or find out "
             "who changed the repository"
         )
-    known = [replace(one, entry=replace(one.entry, **terms)) for one in files]  # for errors
-    return [_Request(one, endpoint, fix).stated(commit, siblings) for one in known]
+    found = []
+    for one in files:
+        request.ask_about(replace(one, entry=replace(one.entry, **terms)))  # for errors
+        pin, data = request.stated(commit, siblings)
+        found.append(replace(one, pin=pin, data=data))
+    return found
 
 
 def _where(file: HubFile, endpoint: str) -> str:
@@ -103,11 +108,16 @@ class _Request(Exchange):
         limits = settings.limits()
         super().__init__(file, endpoint, limits, limits.metadata)
         self.endpoint, self.fix = endpoint, fix
-        self.where = _where(file, endpoint)
+        self.ask_about(file)
         self.rule = (
             f"the sha256 of a file is taken from {endpoint} alone. A login page or a proxy may "
             "have answered; check the network and VITZOO_TRUST_ENDPOINT"
         )
+
+    def ask_about(self, file: HubFile) -> None:
+        """Turn to another file of the repository; the waits of all count together."""
+        self.file, self.failures = file, 0
+        self.where = _where(file, self.endpoint)
         self.small = MAX_INDEX if file.is_index else MAX_SMALL
 
     def metadata(self) -> tuple[object, dict[str, Mapping[str, Any]], dict[str, Any]]:
@@ -133,18 +143,19 @@ class _Request(Exchange):
         gated = entry.gated or metadata.get("gated") in (True, "auto", "manual")
         return {"license": entry.license or next(named, ""), "gated": gated}
 
-    def stated(self, commit: object, siblings: Mapping[str, Mapping[str, Any]]) -> HubFile:
-        """Return the file with its pin, `ABSENT` if the commit does not have it."""
+    def stated(
+        self, commit: object, siblings: Mapping[str, Mapping[str, Any]]
+    ) -> tuple[Pin, bytes]:
+        """Return the pin, `ABSENT` if the commit lacks the file, and the bytes of a config."""
         sibling = siblings.get(self.file.entry.file)
         if not (isinstance(commit, str) and COMMIT.fullmatch(commit)):
             raise self._unusable()
         if sibling is None:
-            return replace(self.file, pin=Pin(commit, 0, ABSENT, self.endpoint))
+            return Pin(commit, 0, ABSENT, self.endpoint), b""
         lfs = sibling.get("lfs")
         if self.file.small and not lfs:
             data = self._small(commit, sibling)
-            pin = Pin(commit, len(data), hashlib.sha256(data).hexdigest(), self.endpoint)
-            return replace(self.file, pin=pin, data=data)
+            return Pin(commit, len(data), hashlib.sha256(data).hexdigest(), self.endpoint), data
         lfs = lfs if isinstance(lfs, dict) else {}
         size, sha256 = lfs.get("size"), lfs.get("sha256")
         usable = isinstance(sha256, str) and SHA256.fullmatch(sha256)
@@ -152,7 +163,7 @@ class _Request(Exchange):
             raise self._unusable()
         if self.file.small and size > self.small:
             raise PinError(f"{self.where} has {size} bytes, a config at most {self.small}")
-        return replace(self.file, pin=Pin(commit, size, str(sha256), self.endpoint))
+        return Pin(commit, size, str(sha256), self.endpoint), b""
 
     def _unusable(self) -> PinError:
         return PinError(

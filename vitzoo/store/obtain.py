@@ -378,9 +378,12 @@ def _show_terms(file: HubFile) -> None:
 def _asking(address: str) -> Iterator[None]:
     """Hold the lock of an address until its pin is written, so that other processes do not ask."""
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(StoreError):  # without the lock, they ask for the same pin
+        try:
             stack.enter_context(_alone(hashlib.sha256(address.encode()).hexdigest(), address))
-        yield
+        except StoreError as error:
+            if isinstance(error.__cause__, Timeout):
+                raise
+        yield  # without a lock, where none can be made: they ask for the same pin
 
 
 @contextmanager
