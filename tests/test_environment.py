@@ -206,11 +206,13 @@ def test_a_relative_home_without_a_working_directory(monkeypatch):
 @pytest.mark.parametrize("token", ["hf_größe", "hf_\udcff", "hf_a b"])
 def test_a_token_that_no_header_can_hold(vitzoo_hub, monkeypatch, caplog, token):
     vitzoo_hub.add("acme/net", "model.safetensors", b"bytes")
+    monkeypatch.setattr("vitzoo.store.token._warned", set())
     monkeypatch.setenv("HF_TOKEN", token)
     monkeypatch.setenv("VITZOO_TOKEN_HOSTS", vitzoo_hub.host)
     with pytest.warns(vitzoo.FirstUseWarning):
         assert vitzoo.fetch(ADDRESS).read_bytes() == b"bytes"
     says(caplog.text, "HF_TOKEN", "ASCII")
+    assert caplog.text.count("ASCII") == 1, "once for all requests"
     assert token not in caplog.text
 
 

@@ -46,3 +46,18 @@ def only_errors(name: str) -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+@contextlib.contextmanager
+def hidden(name: str, text: str) -> Iterator[None]:
+    """Let the logger of another library write no message with a text."""
+    logger = logging.getLogger(name)
+
+    def keeps(record: logging.LogRecord) -> bool:
+        return text not in str(record.msg)
+
+    logger.addFilter(keeps)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keeps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
@@ -280,12 +281,15 @@ def test_a_renewal_takes_no_time_of_the_request(net, hub, faults, monkeypatch):
     assert sent(hub) == [NEW]
 
 
-def test_a_damaged_file_of_tokens_is_not_printed(net, hub, capfd):
+def test_a_damaged_file_of_tokens_is_not_printed(net, hub, caplog):
+    logger = logging.getLogger("huggingface_hub.utils._auth")
+    logger.addHandler(caplog.handler)
     (net.root / "hf" / "token").write_text(OLD)
     (net.root / "hf" / "stored_tokens").write_text(f"hf_token = {OLD}\n")
     net.assert_right(net.create())
+    logger.removeHandler(caplog.handler)
     assert sent(hub) == [OLD]
-    assert OLD not in "".join(capfd.readouterr())
+    assert OLD not in caplog.text
 
 
 def test_a_reason_that_repeats_the_token_is_shown_without_it(net, hub, faults, monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import sys
@@ -15,7 +14,7 @@ from huggingface_hub import constants
 from vitzoo import settings
 from vitzoo.errors import StoreError, printable
 from vitzoo.files.access import read_regular
-from vitzoo.log import log
+from vitzoo.log import hidden, log
 
 TOKEN = re.compile(r"[\x21-\x7e]{1,4096}")  # what an Authorization header can hold
 MAX_TOKEN = 8192  # bytes of a file with a token
@@ -48,10 +47,10 @@ def _renewed(place: str) -> str | None:
 
     from vitzoo.store.hub_client import SHOWN, within
 
-    # If its file of tokens is damaged, huggingface_hub would log the line, with the token.
-    logging.getLogger("huggingface_hub.utils._auth").addFilter(_is_not_of_parser)
     try:
-        return within(PATIENCE, get_token) or ""
+        # If its file of tokens is damaged, huggingface_hub would log the line, with the token.
+        with hidden("huggingface_hub.utils._auth", "Error parsing"):
+            return within(PATIENCE, get_token) or ""
     except Exception as error:  # noqa: BLE001  # of a service, of Colab, or of a file
         # The text of this one kind repeats headers, which can contain a token.
         text = "" if isinstance(error, httpx2.LocalProtocolError) else f": {error}"
@@ -79,10 +78,6 @@ def token_place() -> str:
 def _renews() -> bool:
     """Tell whether huggingface_hub is asked for the token."""
     return not (settings.offline() or _gave_up) and _is_official(constants.ENDPOINT)
-
-
-def _is_not_of_parser(record: logging.LogRecord) -> bool:
-    return "Error parsing" not in str(record.msg)
 
 
 def _is_official(endpoint: str) -> bool:
