@@ -20,6 +20,8 @@ from vitzoo.errors import CheckpointError, Offline, PinError, VitzooError
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
 FIXTURES = Path(__file__).parent / "fixtures" / "ec83163"
+HIDDEN = FIXTURES.with_name("ee1f85a9") / "hidden"
+DIGITS = Path(__file__).parents[1] / "docs" / "examples" / "digits"
 STATED = json.loads((FIXTURES / "expected.json").read_text(encoding="utf-8"))
 SAVED = sorted({path.stem for path in FIXTURES.glob("*.safetensors")} & STATED.keys() - {"mim"})
 SPEC = STATED["plain"]["spec"]
@@ -151,10 +153,10 @@ def test_a_pushed_and_a_linked_folder(files, folder):
 # Folders of `embed`
 
 
-def of_this_machine(folder):
+def of_this_machine(folder, model="labelled.safetensors"):
     """Write the versions of this machine into a folder, without which `embed` refuses it."""
     manifest = json.loads((folder / "_manifest.json").read_text())
-    now = vitzoo.Predictor("labelled.safetensors").fingerprint().to_data()["versions"]
+    now = vitzoo.Predictor(model).fingerprint().to_data()["versions"]
     before, manifest["fingerprint"]["versions"] = manifest["fingerprint"]["versions"], now
     if before == now:
         return
@@ -223,6 +225,37 @@ def test_a_missing_part_is_computed_as_it_was(files, name, part):
             ]
         else:
             assert left == right
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_folder_that_counted_hidden_images_is_continued(tmp_path, monkeypatch, whole):
+    """Commit ee1f85a9 took hidden files for data; a new folder has none of them."""
+    monkeypatch.chdir(tmp_path)
+    scans = sorted(DIGITS.glob("*.png"))
+    for number, name in ((0, "4.png"), (1, "._6.png"), (2, ".ipynb_checkpoints/7-checkpoint.png"),
+                         (2, "@eaDir/7.png")):  # fmt: skip
+        (tmp_path / "scans" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(scans[number], tmp_path / "scans" / name)
+    shutil.copytree(HIDDEN, tmp_path / "out")
+    of_this_machine(tmp_path / "out", "vit_digits")
+    part = tmp_path / "out" / "part-000000.parquet"
+    written, before = part.read_bytes(), pq.read_table(part)
+    manifest = (tmp_path / "out" / "_manifest.json").read_bytes()
+    if not whole:
+        part.unlink()
+    arguments = {"outputs": ["pooled", "labels"], "workers": 1}
+    done = vitzoo.embed("vit_digits", "scans", "out", **arguments)
+    assert (done.inputs, done.computed, done.missing) == (4, 0 if whole else 4, 0)
+    assert (tmp_path / "out" / "_manifest.json").read_bytes() == manifest
+    now = pq.read_table(part)
+    assert now["key"].to_pylist() == before["key"].to_pylist()
+    np.testing.assert_allclose(
+        *(np.stack(t["pooled"].to_numpy()) for t in (now, before)), atol=1e-5
+    )
+    same = HIDDEN.joinpath(part.name).read_bytes() == written  # no other processor or torch
+    same &= pq.read_metadata(part).created_by == pq.read_metadata(HIDDEN / part.name).created_by
+    assert not same or part.read_bytes() == written
+    assert vitzoo.embed("vit_digits", "scans", "new", **arguments).inputs == 1
 
 
 # The store

@@ -25,6 +25,7 @@ from vitzoo.loading.load import load
 from vitzoo.loading.request import HEAD_FIELDS, Adapter, Request, changed, with_adapter
 from vitzoo.loading.source import chosen_over, without_published_classifier
 from vitzoo.log import log
+from vitzoo.network.activation import usual_activation
 from vitzoo.network.build import build, make_dynamic
 from vitzoo.network.calls import checked_parts
 from vitzoo.network.model import VisionTransformer
@@ -360,12 +361,13 @@ def _finish(
     preprocessing: Preprocessing | None,
     checkpoint: Checkpoint | None = None,
 ) -> VisionTransformer:
-    """Attach spec, report, labels and preprocessing to a model, and log its origin."""
+    """Attach spec, report, classes and preprocessing to a model, and log its origin."""
     result: Any = model  # of another class if the variant has its own builder
     if isinstance(model, VisionTransformer) and model.spec is not None:
         spec = model.spec  # a ready head has its own number of classes
-    labels: tuple[str, ...] = ()
+    labels, activation = tuple[str, ...](), ""
     if checkpoint and not report.reinitialised:
+        activation = checkpoint.output_activation
         label_set = checkpoint.row.label_set if checkpoint.row else ""
         labels = known_labels(label_set, checkpoint.labels)
     result.spec = spec
@@ -376,6 +378,7 @@ def _finish(
         report = replace(report, assumed=(*report.assumed, note))
         result.load_report = report
     result.labels = labels if fits else ()
+    result.output_activation = activation or usual_activation(result)
     result.preprocessing = preprocessing
     if request.texts:
         request.texts.put_into(result)

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from vitzoo.checkpoint.comparison import ADAPTERS, tensors_of
-from vitzoo.checkpoint.saved import API, METADATA, Trunk
+from vitzoo.checkpoint.saved import ACTIVATION, API, METADATA, Trunk
 from vitzoo.checkpoint.writers import FOREIGN, all_finite, check_storable, write_safetensors
 from vitzoo.errors import CheckpointError, InvalidOption, UnknownName
 from vitzoo.files.access import writing_to
@@ -21,6 +21,7 @@ from vitzoo.files.names import check_path
 from vitzoo.images.transform import check_preprocessing
 from vitzoo.keywords import check_types
 from vitzoo.loading.adapt import LOADABLE
+from vitzoo.network.activation import stated_activation
 from vitzoo.network.wrappers import network_of
 from vitzoo.plugin.info import LOCAL
 from vitzoo.registry.registry import Registry, registry
@@ -40,8 +41,8 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, check_finite: bool =
     """Write a model to a safetensors file and return its path; `create(path)` restores the model.
 
     The file contains the tensors and, as metadata, `model.spec`, `model.labels`,
-    `model.preprocessing` and the distributions of the plugins whose parts the model has. An
-    existing file is replaced only after the new file is complete.
+    `model.output_activation`, `model.preprocessing` and the distributions of the plugins whose
+    parts the model has. An existing file is replaced only after the new file is complete.
 
     The restored model has the same outputs in evaluation. The file does not contain hooks, or
     dropout and drop-path rates that were changed after `create`.
@@ -75,14 +76,16 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, check_finite: bool =
 
 
 def metadata_of(model: nn.Module, spec: Spec, zoo: Registry) -> str:
-    """Return network, labels and preprocessing of a model as JSON, which `read_saved` reads.
+    """Return network, classes and preprocessing of a model as JSON, which `read_saved` reads.
 
     Raises:
-        InvalidOption: the labels are not one string per class, or the preprocessing is no
-            `Preprocessing`.
+        InvalidOption: the labels are not one string per class, the output activation is none, or
+            the preprocessing is no `Preprocessing`.
     """
     preprocessing = check_preprocessing(getattr(model, "preprocessing", None))
-    return json.dumps(_metadata(spec, _labels(model, spec), preprocessing, zoo))
+    metadata = _metadata(spec, _labels(model, spec), preprocessing, zoo)
+    activation = stated_activation(model)
+    return json.dumps(metadata | ({ACTIVATION: activation} if activation else {}))
 
 
 def save_classifier(

@@ -59,6 +59,12 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def visible(folder: Path) -> list[Path]:
+    """Return what a folder has, in order, without files of the system such as `.DS_Store`."""
+    hidden = (".", "@eaDir", "__MACOSX")
+    return sorted(path for path in folder.iterdir() if not path.name.startswith(hidden))
+
+
 def read_data(folder: Path | None) -> tuple[list[str], list[Any], list[Any]]:
     """Return the classes, and (image or path, class) pairs for training and for validation."""
     if folder is None:
@@ -70,8 +76,12 @@ def read_data(folder: Path | None) -> tuple[list[str], list[Any], list[Any]]:
         pairs, split = list(zip(images, digits.target.tolist(), strict=True)), digits.target
         parts = train_test_split(pairs, test_size=0.2, stratify=split, random_state=0)
         return list("0123456789"), *parts
-    classes = sorted(path.name for path in (folder / "train").iterdir())
-    named = [[sorted((folder / p / name).iterdir()) for name in classes] for p in ("train", "val")]
+    classes = [path.name for path in visible(folder / "train") if path.is_dir()]
+    every = [[visible(folder / part / name) for name in classes] for part in ("train", "val")]
+    readable = {ending for ending in Image.registered_extensions() if ending != ".pdf"}
+    named = [[[f for f in files if f.suffix.lower() in readable] for files in p] for p in every]
+    if left_out := sum(len(f) for p in every for f in p) - sum(len(f) for p in named for f in p):
+        print(f"{left_out} files are left out, because they are no images that Pillow reads")
     train, val = ([(path, k) for k, paths in enumerate(p) for path in paths] for p in named)
     return classes, train, val
 
@@ -240,6 +250,7 @@ def main() -> None:
         trained = vitzoo.create(args.model, **run.options)
         trained.load_state_dict(tensors)
         trained.labels, trained.preprocessing = tuple(classes), run.transform.preprocessing
+        trained.output_activation = "softmax"  # as the loss
         path = vitzoo.save(trained, args.out / "model.safetensors")
         print(f"validation: {100 * share:.2f} % of {len(val)} images are correct; saved {path}")
     dist.destroy_process_group()

@@ -54,6 +54,7 @@ def test_a_saved_file_states_everything(add, tmp_path):
     """Network, class names and preprocessing come from the metadata."""
     model = vitzoo.create("vit_digits", num_classes=4, block={"norm_eps": 1e-3}, pool="mean")
     fill(model).labels = ("a", "b", "c", "d")
+    model.output_activation = "sigmoid"
     model.preprocessing = vitzoo.Preprocessing(mean=(0.25,), std=(0.75,), crop_pct=0.8)
     path = vitzoo.save(model, tmp_path / "weights.safetensors")
     code, out, err = add("products", "weights.safetensors")
@@ -63,7 +64,9 @@ def test_a_saved_file_states_everything(add, tmp_path):
     row = table["weights"]["main"]
     assert row["path"] == "weights.safetensors"  # beside the registry file
     assert row["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
-    assert row["labels"] == ["a", "b", "c", "d"]
+    assert (row["labels"], row["output_activation"]) == (["a", "b", "c", "d"], "sigmoid")
+    again = vitzoo.create("local/products", pretrained=True)
+    assert (again.labels, again.output_activation) == (model.labels, "sigmoid")
     assert table["params"] == sum(p.numel() for p in model.parameters())
     assert_same(model)
     variant = vitzoo.describe("local/products")

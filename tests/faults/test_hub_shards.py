@@ -268,7 +268,7 @@ def test_two_towers_are_refused_before_a_download(hub, large, tower):
 
 
 def test_an_index_of_a_large_repository(hub, large):
-    """A config has at most 1 MiB; an index may have 8."""
+    """An index has at most 8 MiB."""
     more = {f"language_model.{'x' * 100}{i}": NAMES[0] for i in range(9000)}
     change_index(hub, large | more)
     assert len(hub.files[REPO, INDEX]) > 2**20

@@ -21,6 +21,7 @@ SPEC = SMALL | {"num_classes": 0}
 VECTORS = randn(3, WIDTH)
 GOOD = {"class_embeddings": VECTORS, "logit_scale": 20.0, "logit_bias": -2.0}
 LABELS = ("one", "two", "three")
+NESTED = torch.nested.nested_tensor([randn(2, 8), randn(3, 8)], layout=torch.jagged)
 
 
 def spoilt(value, row=1):
@@ -79,6 +80,14 @@ def test_the_call_overrides_the_file(tmp_path):
     assert vitzoo.create(SPEC, **GOOD | many).labels[207] == "golden retriever"
 
 
+def test_classes_of_one_name_keep_it():
+    labels = ["sunglasses", "kite", "sunglasses"]
+    model = vitzoo.create(SPEC, **GOOD, labels=labels)
+    assert model.labels == ("sunglasses (0)", "kite", "sunglasses (2)")
+    many = {"class_embeddings": randn(100_000, WIDTH), "labels": ["a"] * 100_000}
+    assert vitzoo.create(SPEC, **GOOD | many).labels[-1] == "a (99999)"  # minutes, if quadratic
+
+
 REFUSED = {
     "no scale": ({"logit_scale": None}, ["logit_scale is not given", "model.logit_scale.exp()"]),
     "no bias": (
@@ -98,7 +107,8 @@ REFUSED = {
     "infinite": ({"class_embeddings": spoilt(float("inf"), 2)}, ["finite", "row 2"]),
     "width": ({"class_embeddings": randn(3, 8)}, ["the width 8", "the width 48", "text tower"]),
     "labels": ({"labels": ["a", "b"]}, ["2 names for 3 class_embeddings"]),
-    "twice": ({"labels": ["a", "b", "a"]}, ["two classes 'a'"]),
+    "sparse": ({"class_embeddings": VECTORS.to_sparse()}, ["dense", "sparse_coo", "to_dense()"]),
+    "nested": ({"class_embeddings": NESTED}, ["one width", "nested", "torch.stack"]),
     "no text": ({"labels": ["a", "", "c"]}, ["texts that are not empty", "''"]),
     "a set": ({"labels": {"a"}}, ["a list of texts", "{'a'}"]),
     "bytes": ({"labels": b"abc"}, ["texts that are not empty", "b'abc'"]),

@@ -25,6 +25,7 @@ from vitzoo.formats.timm import HEADS
 from vitzoo.keywords import check_choice
 from vitzoo.loading.load import raise_if
 from vitzoo.loading.request import FREE, OVERRIDDEN, differences, unequal
+from vitzoo.network.activation import stated_activation
 from vitzoo.opening import registered
 from vitzoo.plugin.info import LOCAL
 from vitzoo.registry.choice import choose
@@ -194,6 +195,8 @@ def _table(
         entry["label_set"] = stated.label_set
     elif found.model.labels:
         entry["labels"] = list(found.model.labels)
+    if activation := stated_activation(found.model):
+        entry["output_activation"] = activation
     entry["preprocessing"] = plain(preprocessing)
     network = _network(found, stated, target, zoo) if known is None else {}
     if known:

@@ -44,6 +44,7 @@ class Checkpoint:
         sha256: of verified bytes, empty for an unverified file.
         row: the registered weights, None for an unregistered file.
         labels, preprocessing: of the weights, if known.
+        output_activation: how logits become answers, empty for the usual way.
         format: name of the checkpoint format, None if it is not detected yet.
         config: `config.json` and `open_clip_config.json` beside an unregistered file.
         spec: the network that a file of `vitzoo.save` states.
@@ -59,6 +60,7 @@ class Checkpoint:
     sha256: str = ""
     row: Weights | None = None
     labels: tuple[str, ...] = ()
+    output_activation: str = ""
     preprocessing: Preprocessing | None = None
     format: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -163,6 +165,7 @@ def open_hub_file(file: HubFile) -> Checkpoint:
         sha256=sha256,
         row=entry,
         labels=entry.labels,
+        output_activation=entry.output_activation,
         preprocessing=entry.preprocessing,
         format=entry.format or None,
     )

@@ -15,12 +15,14 @@ from vitzoo.schema.entries import read_preprocessing
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Preprocessing, Variant
 from vitzoo.schema.spec import Spec
+from vitzoo.schema.terms import OUTPUT_ACTIVATIONS
 
 if TYPE_CHECKING:
     from vitzoo.checkpoint.checkpoint import Checkpoint
     from vitzoo.registry.registry import Registry
 
 METADATA = "vitzoo"
+ACTIVATION = "output_activation"  # a key of the metadata, left out for the usual way
 API = 1  # version of the metadata
 COMPLETE = {"embed_dim", "depth", "num_heads", "mlp_dim", "block", "pool", "pos_embed"}
 
@@ -68,6 +70,7 @@ class Saved:
         where: the file, for messages.
         spec: the network, as written.
         labels, preprocessing: of the weights.
+        output_activation: how logits become answers, empty for the usual way.
         plugins: by namespace, the distributions of the plugins of the network, as written.
         trunk: the other weights, if the file has only a classifier.
     """
@@ -78,6 +81,7 @@ class Saved:
     preprocessing: Preprocessing | None
     plugins: Mapping[str, str]
     trunk: Trunk | None = None
+    output_activation: str = ""
 
     def reader(self, zoo: Registry) -> Reader:
         """Return a reader of the spec, whose variant must belong to an installed plugin."""
@@ -106,7 +110,8 @@ class Saved:
     def add_to(self, checkpoint: Checkpoint) -> Checkpoint:
         """Return the file with its labels and preprocessing, and the names of the model."""
         found = replace(checkpoint, labels=self.labels, preprocessing=self.preprocessing)
-        return replace(found, format="timm", notes=())
+        activation = self.output_activation
+        return replace(found, output_activation=activation, format="timm", notes=())
 
 
 def described(checkpoint: Checkpoint, zoo: Registry) -> Checkpoint:
@@ -188,8 +193,10 @@ def parsed(text: str, where: str) -> Saved:
     plugins = {namespace: table.text(namespace) for namespace in table.table}
     inner = reader.sub("trunk")
     trunk = Trunk.read(inner) if inner else None
+    stated = ACTIVATION in reader
+    activation = reader.one_of(ACTIVATION, OUTPUT_ACTIVATIONS) if stated else ""
     reader.done()
-    return Saved(where, spec, labels, preprocessing, plugins, trunk)
+    return Saved(where, spec, labels, preprocessing, plugins, trunk, activation)
 
 
 def read_network(reader: Reader, zoo: Registry) -> tuple[Spec, Variant | None]:

@@ -18,7 +18,7 @@ from vitzoo.files.safetensors import PICKLES, check_count, no_pickle, place
 from vitzoo.files.strict_json import strict_json
 from vitzoo.text import listed
 
-MAX_INDEX = 8 * 1024 * 1024
+MAX_INDEX = 8 * 1024 * 1024  # bytes, also of a config: the names of 21,841 classes take 1.7 MB
 MAX_SHARDS = 128  # each stays open
 SHARD = re.compile(r"(.+)-\d+-of-\d+\.safetensors")
 

@@ -59,6 +59,7 @@ def _beside(checkpoint: Checkpoint, sidecars: Sidecars) -> Checkpoint:
     return replace(
         checkpoint,
         labels=sidecars.labels,
+        output_activation=sidecars.output_activation,
         preprocessing=sidecars.preprocessing,
         config=sidecars.config,
         notes=sidecars.notes,

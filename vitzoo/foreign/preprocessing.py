@@ -1,4 +1,4 @@
-"""Class names and preprocessing in the configs of transformers, timm and open_clip."""
+"""Preprocessing in the configs of transformers, timm and open_clip."""
 
 from __future__ import annotations
 
@@ -17,30 +17,6 @@ STEPS = (  # that are read, or that do not act on RGB images
 )
 FURTHER = ("keep_aspect_ratio", "crop_to_patches")  # besides all other names in do_
 RESAMPLE = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # as Pillow numbers them
-
-
-def labels_in(config: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the class names in a `config.json`, and a note if they cannot be used.
-
-    The names are those of transformers (`id2label`) or of timm (`label_names`). They must be
-    printable and different. The indices of a table must be 0 to k - 1. `LABEL_0` is no name.
-    """
-    inner = config.get("pretrained_cfg")
-    inner = inner if isinstance(inner, Mapping) else {}
-    key = "id2label" if "id2label" in config else "label_names"
-    table = config.get(key, inner.get(key))
-    if table is None:
-        return (), ()
-    names = table if key == "label_names" else None  # of transformers only as a table
-    if isinstance(table, Mapping):
-        names = [table.get(str(i)) for i in range(len(table))]
-    good = isinstance(names, list) and all(
-        isinstance(name, str) and name.strip() and name.isprintable() for name in names
-    )
-    if not isinstance(names, list) or not good or len(set(names)) < len(names):
-        return (), (f"{key} is not used: expected different printable names of the classes 0 to k",)
-    usual = names == [f"LABEL_{i}" for i in range(len(names))]
-    return () if usual else tuple(map(str, names)), ()
 
 
 def of_timm(config: Mapping[str, Any]) -> Preprocessing | None:

@@ -1,8 +1,8 @@
 """Files beside a weights file: `config.json`, those of the image processor, and open_clip's config.
 
-Here they are parsed. `vitzoo.foreign.preprocessing` reads what they state about images and classes,
-`vitzoo.foreign.stated` what they state about the network. A sidecar that cannot be parsed is named
-in the load report.
+Here they are parsed. `vitzoo.foreign.preprocessing` reads what they state about images,
+`vitzoo.foreign.labels` what they state about classes, and `vitzoo.foreign.stated` what they state
+about the network. A sidecar that cannot be parsed is named in the load report.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from vitzoo.errors import InvalidOption, StoreError, printable
 from vitzoo.files.access import read_regular
+from vitzoo.files.shard_index import MAX_INDEX
 from vitzoo.files.strict_json import strict_json
 from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Preprocessing
@@ -28,7 +29,6 @@ SQUARE = (
     "vitzoo.transform(model, native_size={}) does for forward_packed, or with dynamic=True"
 )
 SIDECARS = (OPEN_CLIP, CONFIG, PROCESSOR, PROCESSORS)
-MAX_SIDECAR = 1024 * 1024  # bytes
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,14 @@ class Sidecars:
     Args:
         config: the keys of `config.json` and of `open_clip_config.json`.
         labels: class names in the order of the logits, empty if there are none.
+        output_activation: how logits become answers, empty for the usual way.
         preprocessing: of the images, None if it is not stated or not supported.
         notes: for the load report, what could not be used and why.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
+    output_activation: str = ""
     preprocessing: Preprocessing | None = None
     notes: tuple[str, ...] = ()
 
@@ -51,7 +53,7 @@ class Sidecars:
 def sidecars_beside(path: Path) -> Sidecars:
     """Read the sidecars beside a weights file, or in a folder."""
     folder = path if os.path.isdir(path) else path.parent  # noqa: PTH112  # False for a long name
-    return read_sidecars(lambda name: read_regular(folder / name, MAX_SIDECAR))
+    return read_sidecars(lambda name: read_regular(folder / name, MAX_INDEX))
 
 
 def read_sidecars(read: Callable[[str], bytes | None], repo: str = "") -> Sidecars:
@@ -73,13 +75,8 @@ def read_sidecars(read: Callable[[str], bytes | None], repo: str = "") -> Sideca
     tables |= {PROCESSORS: whole} if isinstance(whole, Mapping) else {}
     if not tables:
         return Sidecars(notes=tuple(notes))
-    from vitzoo.foreign.preprocessing import (
-        NAFLEX,
-        labels_in,
-        of_open_clip,
-        of_timm,
-        read_processor,
-    )
+    from vitzoo.foreign.labels import activation_in, labels_in
+    from vitzoo.foreign.preprocessing import NAFLEX, of_open_clip, of_timm, read_processor
     from vitzoo.registry.repositories import completed
 
     config, added = completed({**tables.get(OPEN_CLIP, {}), **tables.get(CONFIG, {})}, repo)
@@ -94,7 +91,8 @@ def read_sidecars(read: Callable[[str], bytes | None], repo: str = "") -> Sideca
     if preprocessing and most:
         notes.append(SQUARE.format(most[0] if type(most[0]) is int else True))
     labels, note = labels_in(config)
-    return Sidecars(config, labels, preprocessing, (*notes, *note, *added))
+    activation, odd = activation_in(config)
+    return Sidecars(config, labels, activation, preprocessing, (*notes, *note, *odd, *added))
 
 
 def _table(text: bytes) -> Mapping[str, Any]:

@@ -20,7 +20,7 @@ from vitzoo.files.names import on_hub
 from vitzoo.files.strict_json import strict_json
 from vitzoo.network.model import VisionTransformer
 from vitzoo.parts.heads import CosineHead, NoHead
-from vitzoo.registry.label_sets import class_names
+from vitzoo.registry.label_sets import class_names, distinct
 from vitzoo.report import FATES, LoadReport
 from vitzoo.schema.reader import describe
 from vitzoo.schema.spec import LIMITS
@@ -175,6 +175,13 @@ def _vectors(value: object, where: str) -> Tensor:
             f"{VECTORS}{where} must be a tensor or an array of floating-point numbers, or the path "
             f"of a .safetensors or .npz file, got {got}"
         )
+    if value.is_nested or value.layout != torch.strided:
+        what = "nested" if value.is_nested else f"in the layout {value.layout}"
+        fix = "pass torch.stack([*vectors])" if value.is_nested else "pass vectors.to_dense()"
+        raise InvalidOption(
+            f"{VECTORS}{where} must be one dense tensor of vectors of one width, got a tensor that "
+            f"is {what}; {fix}"
+        )
     vectors = value.detach().to("cpu", torch.float64)  # no square is too small or too large
     if vectors.dim() != 2 or not vectors.numel() or len(vectors) > LIMITS["num_classes"]:
         raise InvalidOption(
@@ -223,12 +230,7 @@ def _labels(labels: Any, count: int, where: str) -> tuple[str, ...]:
         raise InvalidOption(
             f"labels are {len(every)} names for {count} {VECTORS}{where}; give one name per class"
         )
-    if len(set(every)) < count:
-        twice = next(name for name in every if every.count(name) > 1)
-        raise InvalidOption(
-            f"labels name two classes {short_repr(twice)}; give each class its own name"
-        )
-    return tuple(every)
+    return distinct(every)
 
 
 def _projection(model: VisionTransformer) -> tuple[Any, int]:

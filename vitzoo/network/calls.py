@@ -39,6 +39,7 @@ class Network(nn.Module):
     num_prefix_tokens: int
     spec: Spec | None
     labels: tuple[str, ...]
+    _output_activation: str | None
     preprocessing: Preprocessing | None
     checked_parts: dict[str, str]
     dynamic: bool

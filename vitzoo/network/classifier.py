@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from vitzoo.errors import InvalidOption
+from vitzoo.network.activation import check_activation, usual_activation
 from vitzoo.network.calls import Network
 from vitzoo.parts.heads import classes_of, described_head, linear_head
 from vitzoo.parts.protocols import MODULE
@@ -28,8 +29,29 @@ class Classifier(Network):
         same = old is None or replica or old in head.modules() or head in old.modules()
         if not same:
             self._note(num_classes=classes_of(head), head=described_head(head, self.num_features))
-            self.labels = ()
+            self._forget_classes()
         self._plain_head = not hasattr(head, "pre_logits_dim")
+
+    def _forget_classes(self) -> None:
+        """Remove what is known about the classes of the former head."""
+        self.labels = ()
+        self._output_activation = None
+
+    @property
+    def output_activation(self) -> str:
+        """How logits become answers: `softmax`, `sigmoid` of each class, or `identity`.
+
+        `identity` is for a regression, whose logits are the answers. The default is `softmax`, and
+        `sigmoid` for a head of text vectors with a bias. A new head has the default again.
+
+        Raises:
+            InvalidOption: another value is assigned.
+        """
+        return vars(self).get("_output_activation") or usual_activation(self)
+
+    @output_activation.setter
+    def output_activation(self, value: str) -> None:
+        self._output_activation = check_activation(value)
 
     @property
     def head_hidden_size(self) -> int:
@@ -46,9 +68,10 @@ class Classifier(Network):
         return self.head
 
     def reset_classifier(self, num_classes: int) -> None:
-        """Replace the classifier by a new one of the same kind, and remove the labels.
+        """Replace the classifier by a new one of the same kind.
 
-        Layers before it, such as `head.pre_logits`, stay. A module that is no `vitzoo.parts.Head`
+        The labels are removed, and the output activation is that of the new head. Layers before the
+        classifier, such as `head.pre_logits`, stay. A module that is no `vitzoo.parts.Head`
         is replaced by a linear head.
 
         Args:
@@ -65,7 +88,7 @@ class Classifier(Network):
         else:
             fresh = self._run("head", self.head.reset, MODULE, num_classes)
         self.head = fresh.to(sample.device, sample.dtype).train(self.training)
-        self.labels = ()
+        self._forget_classes()
         if spec is not None:
             linear = plain or spec.head.name == "none"
             self._note(num_classes=num_classes, head=PartSpec("linear") if linear else spec.head)

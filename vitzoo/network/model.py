@@ -40,7 +40,8 @@ class VisionTransformer(Introspection, MixedSizes, Classifier, TimmNames):
         pool: reduces the tokens to one vector. `norm` acts before the pool if `pool.norm_first`,
             else after it.
         head: maps (b, d) to (b, k). Any module can replace it later, such as `nn.Linear(d, k)` or
-            `nn.Identity()`: `num_classes` and `spec` follow, and `labels` becomes empty.
+            `nn.Identity()`: `num_classes` and `spec` follow, `labels` becomes empty, and
+            `output_activation` that of the new head.
         image_size: (height, width) in px.
         embed_dim: width d.
         class_token: whether the first token is a learned class token.
@@ -52,6 +53,8 @@ class VisionTransformer(Introspection, MixedSizes, Classifier, TimmNames):
         spec: the description that the model was built from, None if it was built by hand.
         load_report: for each tensor, whether it was loaded, changed, newly initialised or ignored.
         labels: class names in the order of the logits.
+        output_activation: how logits become answers: `softmax`, `sigmoid` of each class, or
+            `identity` for a regression.
         preprocessing: how `vitzoo.transform` prepares images, None if unknown.
         dynamic: whether each batch may have any image size that is a whole number of patches. The
             results equal those after `set_input_size`, bit for bit; learned positions are
@@ -87,6 +90,7 @@ class VisionTransformer(Introspection, MixedSizes, Classifier, TimmNames):
         self.spec = None
         self.load_report: LoadReport | None = None
         self.labels = ()
+        self._output_activation = None
         self.preprocessing = None
         self.checked_parts = {}
         self.dynamic = False

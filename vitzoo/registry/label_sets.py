@@ -6,6 +6,8 @@ The names come from WordNet (see `data/WORDNET.txt`); `tests/update_labels.py` w
 from __future__ import annotations
 
 import zlib
+from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 from itertools import compress
 from pathlib import Path
@@ -79,6 +81,47 @@ def check_label_set(label_set: str) -> None:
 def known_labels(label_set: str, labels: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return `labels` if there are any, else the names of the label set, if it is known."""
     return labels or (class_names(label_set) if label_set in SETS else ())
+
+
+def distinct(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of classes; those that several classes have are told apart.
+
+    They become `NAME (index)`. In a list of all classes of a label set they become the names of
+    `class_names`. All other names stay as they are.
+
+    >>> distinct(["crane", "kite", "crane"])
+    ('crane (0)', 'kite', 'crane (2)')
+    """
+    counts = Counter(names)
+    if len(counts) == len(names):
+        return tuple(names)
+    better = _set_of(names)
+    taken = {name for name, count in counts.items() if count == 1}
+    found = []
+    for index, name in enumerate(names):
+        own = name
+        if counts[name] > 1:
+            own = better[index] if better else f"{name} ({index})"
+            while own in taken:
+                own += f" ({index})"
+            taken.add(own)
+        found.append(own)
+    return tuple(found)
+
+
+def _set_of(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the class names of the label set whose classes a list names; without one, none."""
+    for label_set, count in SETS.items():
+        if count == len(names) and all(map(_names, synsets(label_set), names)):
+            return class_names(label_set)
+    return ()
+
+
+def _names(synset: tuple[str, tuple[str, ...]], name: str) -> bool:
+    """Return whether a text is the id of a synset, or names it first: `tench, Tinca tinca`."""
+    wnid, known = synset
+    first = name.partition(",")[0].strip().replace("_", " ").lower()
+    return first == wnid or first in map(str.lower, known)
 
 
 def _members(label_set: str, marks: str, rows: list[T]) -> tuple[T, ...]:

@@ -54,7 +54,7 @@ from vitzoo.schema.rows import (
     with_default,
 )
 from vitzoo.schema.spec import LIMITS, BlockSpec, Option, PartSpec, Spec
-from vitzoo.schema.terms import CORE_BUILDER, RESULT_SETS
+from vitzoo.schema.terms import CORE_BUILDER, OUTPUT_ACTIVATIONS, RESULT_SETS
 from vitzoo.settings import expanded
 
 TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
@@ -414,6 +414,7 @@ OF_WEIGHTS: dict[str, Callable[[Reader, str], Any]] = {  # these, too
     "num_classes": partial(Reader.count, least=0, most=LIMITS["num_classes"]),
     **dict.fromkeys(("pre_norm", "gated", "default", "file_seen"), Reader.flag),
     "labels": Reader.texts,
+    "output_activation": partial(Reader.one_of, choices=OUTPUT_ACTIVATIONS),
     "block": _block_options,
     **dict.fromkeys(PARTS_OF_WEIGHTS, _part_or_options),
     **RESULT_KEYS,

@@ -200,6 +200,8 @@ class Weights(Record):
         pre_norm: whether a norm precedes the first block; None: as the variant.
         label_set: name of a set of classes and their order, such as `imagenet-1k`.
         labels: class names in the order of the logits, instead of a label set.
+        output_activation: how logits become answers, `sigmoid` or `identity`; empty: a softmax, or
+            the sigmoids of a head of text vectors with a bias.
         preprocessing: of the images that the weights were trained on.
         license: SPDX identifier, or the Hub's name of the license.
         gated: whether users must accept terms on the Hub before they can download the file.
@@ -244,6 +246,7 @@ class Weights(Record):
     pre_norm: bool | None = None
     label_set: str = ""
     labels: tuple[str, ...] = ()
+    output_activation: str = ""
     preprocessing: Preprocessing = Preprocessing()
     license: str = ""
     gated: bool = False

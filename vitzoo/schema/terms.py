@@ -30,4 +30,7 @@ AVG = {"name": "mean", "norm_first": False}  # timm's "avg" of a ViT: its norm a
 TOWER = (
     "VisionModel"  # stands for the class of an image tower inside a larger model of transformers
 )
+# How logits become answers: a softmax of all, a sigmoid of each, or the numbers themselves.
+SOFTMAX, SIGMOID, IDENTITY = "softmax", "sigmoid", "identity"
+OUTPUT_ACTIVATIONS = (SOFTMAX, SIGMOID, IDENTITY)
 CORE_BUILDER = "vitzoo.network.build:build"

@@ -37,7 +37,7 @@ from vitzoo.files.platform import files as system
 from vitzoo.files.shard_index import MAX_INDEX
 from vitzoo.files.strict_json import strict_json
 from vitzoo.log import log
-from vitzoo.store.hub_file import MAX_SMALL, HubFile
+from vitzoo.store.hub_file import HubFile
 from vitzoo.store.lockfile import ABSENT, HUB_CACHE, UNPINNED, Pin
 from vitzoo.store.partial_file import Partial, copy_verified
 
@@ -119,7 +119,7 @@ def with_cached_pin(file: HubFile) -> HubFile:
         return replace(file, pin=Pin(commit, 0, ABSENT, HUB_CACHE)) if absent else file
     with os.fdopen(source, "rb"):
         size, stated = os.fstat(source).st_size, _stated(file, path, listing)
-        most = MAX_INDEX if file.is_index else MAX_SMALL if file.small else size
+        most = MAX_INDEX if file.small else size
         if not 0 < size <= most:
             raise PinError(
                 f"{file.label}: {path} has {size} bytes, expected 1 to {most or 'more'}; download "

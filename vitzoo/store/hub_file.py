@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from vitzoo.registry.registry import Registry
 
 SLACK, SLACK_PERCENT = 4096, 2  # bytes, or percent if more, that a predicted size may be too low
-MAX_SMALL = 1024 * 1024  # bytes of a config
 
 UNSEEN = (
     "the repository seemed not to have this file when its entry was written: correct the entry, "

@@ -19,7 +19,6 @@ from vitzoo.files.shard_index import MAX_INDEX
 from vitzoo.files.strict_json import strict_json
 from vitzoo.store.exchange import Exchange
 from vitzoo.store.hub_client import CONNECTING, SHOWN, encoding_of, within
-from vitzoo.store.hub_file import MAX_SMALL
 from vitzoo.store.lockfile import ABSENT, Pin
 
 if TYPE_CHECKING:
@@ -118,7 +117,6 @@ class _Request(Exchange):
         """Turn to another file of the repository; the waits of all count together."""
         self.file, self.failures = file, 0
         self.where = _where(file, self.endpoint)
-        self.small = MAX_INDEX if file.is_index else MAX_SMALL
 
     def metadata(self) -> tuple[object, dict[str, Mapping[str, Any]], dict[str, Any]]:
         """Return the commit of the revision, what is stated about its files, and the terms."""
@@ -161,8 +159,8 @@ class _Request(Exchange):
         usable = isinstance(sha256, str) and SHA256.fullmatch(sha256)
         if not usable or type(size) is not int or size <= 0:
             raise self._unusable()
-        if self.file.small and size > self.small:
-            raise PinError(f"{self.where} has {size} bytes, a config at most {self.small}")
+        if self.file.small and size > MAX_INDEX:
+            raise PinError(f"{self.where} has {size} bytes, a config at most {MAX_INDEX}")
         return Pin(commit, size, str(sha256), self.endpoint), b""
 
     def _unusable(self) -> PinError:
@@ -174,7 +172,7 @@ class _Request(Exchange):
     def _small(self, commit: str, sibling: Mapping[str, Any]) -> bytes:
         """Return the bytes of a config, which must have the stated git hash."""
         file = quote(self.file.entry.file)
-        data = self._body_of(f"{self.file.entry.repo}/resolve/{commit}/{file}", self.small)
+        data = self._body_of(f"{self.file.entry.repo}/resolve/{commit}/{file}", MAX_INDEX)
         blob = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
         if not data or sibling.get("blobId") != blob:
             raise PinError(

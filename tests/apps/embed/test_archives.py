@@ -16,6 +16,7 @@ from limited import run_limited
 from vitzoo.apps.embed import items, parquet_pages, tar_members
 from vitzoo.apps.embed.sources import find_pieces, sha256_of, slices
 from vitzoo.errors import ImageError, InvalidOption
+from vitzoo.images.find import LeftOut
 
 
 def read(pieces):
@@ -56,6 +57,18 @@ def test_the_images_of_an_archive_in_its_order(tar, kind):
     pieces = find_pieces("s.tar")
     assert read(pieces) == expected
     assert [row for i in range(5) for row in read(next(slices(pieces, [(i, i + 1)])))] == expected
+
+
+def test_hidden_members_are_no_images_and_others_are_counted(tar):
+    names = ["./a.png", "._a.png", "__MACOSX/._b.png", "x/.ipynb_checkpoints/c.png", "x/d.heic"]
+    names += ["x/@eaDir/e.png", "x/e.png", ".DS_Store", "x/e.cls"]
+    tar("s.tar", [(name, b"0") for name in names])
+    left_out = LeftOut()
+    found = [key for key, _ in read(find_pieces("s.tar", left_out=left_out))]
+    assert found == ["s.tar/./a.png", "s.tar/x/e.png"]
+    assert left_out == {".heic": 1, ".cls": 1}
+    former = [key for key, _ in read(find_pieces("s.tar", hidden=True))]
+    assert former == [f"s.tar/{name}" for name in names if name.endswith(".png")]
 
 
 def test_names_in_an_archive_touch_no_file(tar, tmp_path):

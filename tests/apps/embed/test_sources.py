@@ -20,6 +20,7 @@ from vitzoo.apps.embed.sources import (
     slices,
 )
 from vitzoo.errors import ImageError, InvalidOption
+from vitzoo.images.find import LeftOut
 
 
 def read(pieces):
@@ -285,3 +286,62 @@ def test_the_hash_of_the_inputs_depends_on_names_and_order():
     }
     assert len(hashes) == 3
     assert sha256_of(find_pieces("photos")) in hashes
+
+
+# Hidden files
+
+
+@pytest.fixture
+def with_hidden(folder):
+    """The folder of photos, with what notebooks, macOS and disk stations add, and a HEIC."""
+    for name in (
+        "._b.jpg", ".ipynb_checkpoints/b-checkpoint.jpg", "@eaDir/b.jpg", "sub/__MACOSX/._c.webp",
+        "sub/.DS_Store", "e.heic",
+    ):  # fmt: skip
+        path = folder / "photos" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(name.encode())
+    return folder
+
+
+SEEN = ["photos/a.PNG", "photos/b.jpg", "photos/sub/c.webp", "photos/sub/deep/a.jpg"]
+
+
+@pytest.mark.usefixtures("with_hidden")
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("photos", SEEN),
+        ("photos/**/*.[jpPw][pNe]*", SEEN),
+        ("photos/*/*.jpg", []),
+        ("photos/*/**/*.jpg", SEEN[3:]),
+        ("phot*", SEEN),
+        ("photos/@eaDir", ["photos/@eaDir/b.jpg"]),
+        ("photos/@eaDir/*", ["photos/@eaDir/b.jpg"]),
+        ("photos/._b.jpg", ["photos/._b.jpg"]),
+        ("photos/.[_]*.jpg", ["photos/._b.jpg"]),
+        ("photos/.ipynb*", ["photos/.ipynb_checkpoints/b-checkpoint.jpg"]),
+    ],
+)
+def test_hidden_files_are_data_only_where_they_are_named(source, expected):
+    if expected:
+        sources.check_sources([source])
+        assert keys(find_pieces(source)) == expected
+    else:
+        with refuses(ImageError, "no files that match", source):
+            sources.check_sources([source])
+        with refuses(ImageError, "no files that match", source):
+            find_pieces(source)
+
+
+def test_a_hidden_file_in_a_list_is_data(with_hidden):
+    (with_hidden / "list.txt").write_text("photos/._b.jpg\n")
+    assert keys(find_pieces("list.txt")) == ["photos/._b.jpg"]
+
+
+@pytest.mark.usefixtures("with_hidden")
+def test_files_that_are_left_out_are_counted_once():
+    for source in ("photos", "photos/**/"):
+        left_out = LeftOut()
+        find_pieces(source, left_out=left_out)
+        assert left_out == {".heic": 1, ".txt": 1, ".json": 1}

@@ -148,7 +148,7 @@ def test_pooled_features_and_what_the_file_says(to, tmp_path):
     model = fill(small(embed_dim=32, head="mlp"))
     about = written(model, tmp_path / "out", to, output="pooled")
     outputs_equal(tmp_path / "out", to, model, lambda x: model.features(x, "pool")["pool"])
-    assert about["output"] == "pooled"
+    assert (about["output"], "output_activation" in about) == ("pooled", False)
     assert vitzoo.create(about["network"]).spec == model.spec
     assert about["preprocessing"]["image_size"] == list(model.spec.image_size)
     assert about["versions"] == {"vitzoo": vitzoo.__version__, "torch": torch.__version__}
@@ -183,7 +183,10 @@ def test_a_name_gives_its_weights_labels_and_preprocessing(tmp_path, run):
     says(notes, out, "already exists", "--force")
     code, printed, _ = run("export", "vit_digits", out, "--to", "torch", "--force")
     assert printed.splitlines()[0].split("\t")[:3] == ["folder", "files", "to"]
-    saved = vitzoo.save(fill(model), tmp_path / "own.safetensors")
+    assert "output_activation" not in again
+    fill(model).output_activation = "sigmoid"
+    saved = vitzoo.save(model, tmp_path / "own.safetensors")
+    assert written(saved, tmp_path / "own", "torch")["output_activation"] == "sigmoid"
     vitzoo.export(saved, "torch", out, force=True)
     outputs_equal(out, "torch", model)
 

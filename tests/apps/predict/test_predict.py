@@ -285,3 +285,20 @@ def test_names_from_outside_cannot_write_to_the_terminal(run, classifier, tmp_pa
         assert r"\x1b[2J\xff/a.png" in out
         assert r"\x1b[31mred\n" in out
     assert (out + err).replace("\n", "").replace("\t", "").isprintable()
+
+
+def test_hidden_files_are_no_images_and_others_are_counted(saved, photos, run, caplog):
+    shutil.copy(photos / "china.png", photos / "._china.png")
+    (photos / ".DS_Store").write_bytes(b"")
+    for name in ("a.heic", "b.HEIC"):
+        (photos / name).write_bytes(b"")
+    code, out, err = run("predict", saved, photos, "--top", "1")
+    assert (code, len(out.splitlines())) == (0, 3)
+    says(err, "2 files are left out", ".heic (2)")
+    found = vitzoo.Predictor(saved).predict(photos)
+    assert [one.image.name for one in found] == ["china.png", "flower.png"]
+    assert found.left_out == {".heic": 2}
+    with caplog.at_level("INFO", "vitzoo"):
+        assert len(list(predict(saved, photos))) == 2
+    assert "2 files are left out" in caplog.text
+    assert [row.image.name for row in predict(saved, photos / "._china.png")] == ["._china.png"]

@@ -14,6 +14,7 @@ from limited import run_limited
 from vitzoo.apps.probe import labelled
 from vitzoo.apps.probe.labelled import LabelledImage, LabelledImages, read_labelled
 from vitzoo.errors import ImageError, InvalidOption
+from vitzoo.images.find import LeftOut
 
 
 @pytest.fixture
@@ -60,7 +61,9 @@ def short(found):
 
 def test_a_folder_of_classes(files):
     data = files("b/2.png", "b/1.JPG", "a/deep/er/3.webp", "a/notes.txt", "a/.png", ".git/x.png")
+    files("a/.ipynb_checkpoints/3.webp", "a/._3.webp", "@eaDir/x.png", "b/@eaDir/2.png", "a/4.HEIC")
     found = read_labelled(data)
+    assert found.left_out == {".txt": 1, ".heic": 1}
     assert found.classes == ("a", "b")
     assert short(found) == [
         ("a/deep/er/3.webp", "a", ""),
@@ -73,8 +76,8 @@ def test_a_folder_of_classes(files):
 def test_names_and_their_order_are_the_same_on_windows(monkeypatch):
     data, classes = PureWindowsPath("data"), [PureWindowsPath("data/A")]
     monkeypatch.setattr(labelled, "_folders", lambda _: classes)
-    monkeypatch.setattr(labelled, "_images_below", lambda one: [one / "a.png", one / "B/b.png"])
-    found = [image.name for image in labelled._images(data, data, "")]
+    monkeypatch.setattr(labelled, "_images_below", lambda one, _: [one / "a.png", one / "B/b.png"])
+    found = [image.name for image in labelled._images(data, data, "", LeftOut())]
     assert found == ["A/B/b.png", "A/a.png"]
 
 

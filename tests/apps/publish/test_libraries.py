@@ -209,14 +209,20 @@ def test_the_networks_of_every_family(zoo, tmp_path, name, weights):
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_timm_and_transformers_load_a_pushed_folder(small, images, tmp_path, weights):
     model = fill(vitzoo.create(small, block={"activation": "quick_gelu"}), weights)
-    model.labels = ("a", "b", "c", "d", "e")
+    model.labels, model.output_activation = ("a", "b", "c", "d", "e"), "sigmoid"
     out = tmp_path / "out"
     vitzoo.push(model, "acme/net", folder=out, dry_run=True, license="mit")
+    assert "| output activation | sigmoid: " in (out / "README.md").read_text()
+    (out / "model.safetensors").rename(out / "kept")  # its metadata states the same
+    tensors = safetensors.torch.load_file(out / "kept")
+    safetensors.torch.save_file(tensors, out / "model.safetensors")
+    assert vitzoo.create(f"{out}/").output_activation == "sigmoid"
     network = timm.create_model(f"local-dir:{out}", pretrained=True)
     same(network.state_dict(), model.state_dict())
     same_logits(network.eval(), model, images)
     wrapped = transformers.AutoModelForImageClassification.from_pretrained(out).eval()
     assert list(wrapped.config.id2label.values()) == list(model.labels)
+    assert wrapped.config.problem_type == "multi_label_classification"
     same_logits(wrapped, model, images)
 
 

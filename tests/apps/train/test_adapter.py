@@ -78,7 +78,7 @@ def test_every_weight_is_the_base_plus_the_scaled_product(adapter, augreg):
     name, models = augreg
     trained = vitzoo.create(name, pretrained=True)
     trained.reset_classifier(3)
-    trained.labels = ("a", "b", "c")
+    trained.labels, trained.output_activation = ("a", "b", "c"), "sigmoid"
     folder = adapter(trained)
     model = vitzoo.create(name, adapter=folder)
     tensors, before, changed = tensors_in(folder), models["in1k"].state_dict(), []
@@ -102,7 +102,7 @@ def test_every_weight_is_the_base_plus_the_scaled_product(adapter, augreg):
     data = (folder / "adapter_model.safetensors").read_bytes()
     assert report.adapter == hashlib.sha256(data).hexdigest()
     says(str(report), f"adapter (sha256 {report.adapter[:12]})", "merged")
-    assert model.labels == ("a", "b", "c")
+    assert (model.labels, model.output_activation) == (("a", "b", "c"), "sigmoid")
     assert (model.num_classes, model.spec.num_classes) == (3, 3)
 
 

@@ -238,16 +238,22 @@ def test_the_images_of_a_step_do_not_depend_on_the_processes(example, monkeypatc
         assert sorted(batch) == sorted(key for part in parts for key in part[step])
 
 
-def test_a_folder_of_images_per_class(example, tmp_path):
+def test_a_folder_of_images_per_class(example, tmp_path, capsys):
     for part, count in (("train", 3), ("val", 1)):
         for name in ("cat", "ant"):
             folder = tmp_path / part / name
             folder.mkdir(parents=True)
             for i in range(count):
                 (folder / f"{i}.png").write_bytes(b"")
+            (folder / "._0.png").write_bytes(b"")
+            (folder / "0.heic").write_bytes(b"")
+        for name in (".ipynb_checkpoints", "@eaDir", "__MACOSX"):
+            (tmp_path / part / name).mkdir()
+        (tmp_path / part / ".DS_Store").write_bytes(b"")
     classes, train, val = example.read_data(tmp_path)
     assert classes == ["ant", "cat"]
     assert [(path.parent.name, path.name, k) for path, k in train] == [
         (name, f"{i}.png", k) for k, name in enumerate(classes) for i in range(3)
     ]
     assert [(path.parent.name, k) for path, k in val] == [("ant", 0), ("cat", 1)]
+    assert "4 files are left out" in capsys.readouterr().out

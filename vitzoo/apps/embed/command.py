@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from dataclasses import asdict
@@ -127,9 +128,9 @@ def embed_command(
     MODEL is a variant, VARIANT:WEIGHTS, a path or hf://OWNER/REPO: see
     docs/create.md#which-network.
 
-    SRC are folders (with subfolders), images, uncompressed .tar archives, .parquet files, lists
-    (.txt) of one path per line, and patterns of these. vitzoo expands * and {000..009}, so quote
-    them.
+    SRC are folders (with subfolders, without hidden files), images, uncompressed .tar archives,
+    .parquet files, lists (.txt) of one path per line, and patterns of these. vitzoo expands * and
+    {000..009}, so quote them.
 
     The same command computes only what is missing, also after it was killed. An image has the same
     vector, bit for bit, whatever --batch-size, --workers and --shard are.
@@ -143,10 +144,11 @@ def embed_command(
       torchrun --nproc-per-node 4 -m vitzoo embed vit_b16 photos/ --out vectors/
     """
     chosen = _shard(shard)
-    from vitzoo.apps.embed.out import check_out, check_outputs
+    from vitzoo.apps.embed.out import MANIFEST, check_out, check_outputs
     from vitzoo.apps.embed.sources import check_sources
 
-    check_sources(sources)
+    if not os.path.lexists(out / MANIFEST):  # an earlier version counted hidden images, too
+        check_sources(sources)
     check_out(out.absolute())
     check_outputs(options["outputs"], check(model, options["weights"]))
     from vitzoo.plugin.requirements import check_extra

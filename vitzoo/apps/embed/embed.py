@@ -9,7 +9,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from vitzoo.apps.predict.cores import cores
 from vitzoo.apps.predict.fingerprint import Fingerprint, check_unchanged
 from vitzoo.apps.predict.predictor import Predictor
 from vitzoo.errors import InvalidOption, printable, short_repr
+from vitzoo.images.find import LeftOut, shown_left_out
 from vitzoo.keywords import check_choice, check_keywords, check_types
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.schema.spec import Spec
@@ -65,6 +66,8 @@ class Embedded:
         work: seconds of work on reading, decoding and the model, over all threads.
         broken: keys of the first inputs with an error that this call read, at most 3.
         reasons: their errors.
+        left_out: number of the other files in folders and archives by ending, such as `.heic`.
+            Hidden files are not counted.
     """
 
     folder: Path
@@ -76,6 +79,7 @@ class Embedded:
     work: Work
     broken: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def shares(self) -> dict[str, float]:
@@ -89,8 +93,9 @@ class Embedded:
         else:
             state = f"errors: {self.errors:,}; complete"
         lines = [f"{printable(self.folder)}: inputs: {self.inputs:,}; {state}"]
+        lines += filter(None, [shown_left_out(LeftOut(self.left_out))])
         if not self.computed:
-            return f"{lines[0]}\nnothing was left to compute"
+            return "\n".join([*lines, "nothing was left to compute"])
         named = zip(self.broken, self.reasons, strict=True)
         lines += [f"error: {printable(key)}: {printable(why)}" for key, why in named]
         if len(self.broken) == MOST_NAMED:
@@ -132,8 +137,9 @@ def embed(
     Args:
         model: the network, as for `Predictor`; or a Predictor, with which `weights`, `outputs`,
             `dtype`, `device`, `chunk` and `native_size` are left out.
-        sources: folders (with subfolders), image files, uncompressed tar archives, Parquet files,
-            lists (.txt) of one path per line, and patterns of these: `*`, `**`, `{000..009}`.
+        sources: folders (with subfolders, without hidden files), image files, uncompressed tar
+            archives, Parquet files, lists (.txt) of one path per line, and patterns of these: `*`,
+            `**`, `{000..009}`.
         out: folder for the Parquet files and `_manifest.json`.
         weights, outputs, dtype, device: as for `Predictor`; the output is `pooled` by default. The
             device `cuda` is `cuda:N` in process LOCAL_RANK=N of torchrun.
@@ -177,7 +183,7 @@ def embed(
     _check_apart(folder, sources)
     check_out(folder)
     found = Manifest.read(folder / MANIFEST)
-    pieces = find_inputs(found, sources, column)
+    pieces, left_out = find_inputs(found, sources, column)
     options = {"weights": weights, "outputs": outputs, "dtype": dtype, "native_size": native_size}
     predictor = _predictor(model, **options, device=device_of_rank(device), chunk=chunk)
     if found is not None and found.form.chunk:
@@ -213,6 +219,7 @@ def embed(
         work=total.work,
         broken=tuple(key for key, _ in broken),
         reasons=tuple(why for _, why in broken),
+        left_out=dict(left_out),
     )
 
 

@@ -23,9 +23,10 @@ from vitzoo.apps.embed.out import MANIFEST as MANIFEST, check_out as check_out
 from vitzoo.apps.embed.part_file import Form, claim, explained, keys_of, state_of
 from vitzoo.apps.embed.sources import Paths, find_pieces, sha256_of, slices
 from vitzoo.apps.embed.table import stored_text
-from vitzoo.errors import InvalidOption, StoreError, short_repr
+from vitzoo.errors import ImageError, InvalidOption, StoreError, short_repr
 from vitzoo.files.access import make_folder, read_regular, write_atomic
 from vitzoo.files.strict_json import strict_json
+from vitzoo.images.find import LeftOut
 from vitzoo.schema.reader import Reader
 from vitzoo.store.locks import locked as lock_file
 
@@ -34,6 +35,11 @@ MAX_MANIFEST = 2**24  # bytes
 PATIENCE = 60.0  # seconds to wait for another process that writes the manifest
 PARTS = 16  # at least so many parts, so that all processes have work
 MIN_ROWS, MAX_ROWS = 64, 1024
+WAYS: tuple[dict[str, bool], ...] = (  # to count inputs: of this version, then of earlier ones
+    {},
+    {"hidden": True},
+    {"hidden": True, "repeated": True},
+)
 MAX_BYTES = 2**28  # of the vectors in one part
 
 
@@ -158,22 +164,30 @@ def rows_of_part(count: int, row_bytes: int, chunk: int = 8) -> int:
 
 def find_inputs(
     found: Manifest | None, sources: Sequence[Paths], column: str | None
-) -> list[Piece]:
+) -> tuple[list[Piece], LeftOut]:
     """Return the pieces of the sources, counted as in a folder that an earlier version wrote.
+
+    Also return the endings of the files that are left out.
 
     Raises:
         ImageError, InvalidOption: as `find_pieces`.
     """
-    pieces: list[Piece] = []
-    try:
-        pieces = find_pieces(sources, column)
-    except InvalidOption:
-        if found is None:
-            raise
-    if found is None or (pieces and _begins_with(pieces, found)):
-        return pieces
-    former = find_pieces(sources, column, former=True)
-    return former if not pieces or _begins_with(former, found) else pieces
+    if found is None:
+        left_out = LeftOut()
+        return find_pieces(sources, column, left_out=left_out), left_out
+    tried: list[tuple[list[Piece], LeftOut]] = []
+    for way in WAYS:
+        left_out = LeftOut()
+        try:
+            pieces = find_pieces(sources, column, **way, left_out=left_out)
+        except (ImageError, InvalidOption):
+            if way == WAYS[-1] and not tried:
+                raise
+            continue
+        if _begins_with(pieces, found):
+            return pieces, left_out
+        tried.append((pieces, left_out))
+    return tried[0]
 
 
 def _begins_with(pieces: Sequence[Piece], found: Manifest) -> bool:

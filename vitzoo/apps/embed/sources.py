@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import fnmatch
 import glob
 import hashlib
 import itertools
@@ -24,7 +25,7 @@ from vitzoo.apps.embed.parquet_rows import ParquetRows
 from vitzoo.apps.embed.tar_members import TarMembers
 from vitzoo.errors import ImageError, InvalidOption, printable, short_repr
 from vitzoo.files.names import with_slashes
-from vitzoo.images.find import SUFFIXES
+from vitzoo.images.find import SUFFIXES, LeftOut, images_below, is_hidden, shown_left_out
 
 MAX_LIST = 2**32  # bytes of a list file
 MAX_EXPANDED = 100_000  # names that the braces of one source may stand for
@@ -57,7 +58,12 @@ class Files(Piece):
 
 
 def find_pieces(
-    sources: Paths | Iterable[Paths], column: str | None = None, *, former: bool = False
+    sources: Paths | Iterable[Paths],
+    column: str | None = None,
+    *,
+    hidden: bool = False,
+    repeated: bool = False,
+    left_out: LeftOut | None = None,
 ) -> list[Piece]:
     """Return the pieces of the sources, in the order of the sources.
 
@@ -66,8 +72,11 @@ def find_pieces(
             tar archives, Parquet files and lists of paths (.txt), and patterns of such paths with
             `*`, `?`, `[a-z]`, `**` or braces.
         column: column of the Parquet files with the images.
-        former: count as an earlier version: a file again where another source or the folders of
+        hidden: count as an earlier version: also hidden files that a folder, a pattern or an
+            archive has.
+        repeated: count as an earlier version: a file again where another source or the folders of
             `**` name it.
+        left_out: counts the other files in folders and archives by their ending.
 
     Raises:
         ImageError: a source is missing, cannot be read or contains no images.
@@ -78,11 +87,15 @@ def find_pieces(
     texts = [_checked(source) for source in sources]
     counted, pieces = _Counted(texts), list[Piece]()
     for number, text in enumerate(texts):
-        for path in _paths_of(text, former=former):
+        for path in _paths_of(text, hidden=hidden, repeated=repeated):
             folder = os.path.isdir(path)  # noqa: PTH112  # never raises
-            names = _images_below(path) if folder else [path]
-            if new := [name for name in names if former or counted.new(name, number)]:
-                _append(pieces, Files("", new) if folder else _piece_of(path, column))
+            others = LeftOut()
+            names = _images_below(path, hidden=hidden, left_out=others) if folder else [path]
+            if new := [name for name in names if repeated or counted.new(name, number)]:
+                one = Files("", new) if folder else None
+                _append(pieces, one or _piece_of(path, column, hidden=hidden, left_out=others))
+            if left_out is not None and counted.is_first_in(path):
+                left_out.update(others)
     if not pieces:
         raise InvalidOption("there are no images; name folders, image files, .tar or .parquet")
     return pieces
@@ -94,6 +107,7 @@ class _Counted:
     def __init__(self, sources: Sequence[str]) -> None:
         self.sources, self._real = sources, cache(os.path.realpath)
         self._files: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        self._searched: set[Path] = set()
 
     def new(self, path: str, number: int) -> bool:
         """Return whether a file of a source was not named yet; its name is not followed.
@@ -113,6 +127,13 @@ class _Counted:
                 "file once: remove one source, or list the files in a .txt file"
             )
         return False
+
+    def is_first_in(self, path: str) -> bool:
+        """Return whether this was neither asked about a path nor about a folder around it."""
+        real = Path(self._real(path))
+        first = self._searched.isdisjoint((real, *real.parents))
+        self._searched.add(real)
+        return first
 
 
 def _append(pieces: list[Piece], piece: Piece) -> None:
@@ -154,16 +175,18 @@ def _checked(source: object) -> str:
     return with_slashes(text)
 
 
-def _paths_of(source: str, *, former: bool) -> list[str]:
+def _paths_of(source: str, *, hidden: bool, repeated: bool) -> list[str]:
     """Expand braces and wildcards."""
     paths: list[str] = []
     for name in _names_of(source):
         if os.path.lexists(name):
             paths.append(name)
             continue
-        globbed = former and not _is_endless(name)
+        globbed = repeated and not _is_endless(name)
         found = glob.iglob(name, recursive=True) if globbed else _matches(name)  # noqa: PTH207
-        if not glob.has_magic(name) or not (matches := sorted(map(with_slashes, found))):
+        matches = sorted(map(with_slashes, found)) if glob.has_magic(name) else []
+        matches = [path for path in matches if hidden or _is_meant(path, name)]
+        if not matches:
             raise _missing(name)
         paths += matches
     return paths
@@ -185,9 +208,17 @@ def check_sources(sources: Iterable[str]) -> None:
             if os.path.isdir(name):  # noqa: PTH112  # never raises
                 _first_below(name)
             elif not os.path.lexists(name) and (
-                not glob.has_magic(name) or next(_matches(name), None) is None
+                not glob.has_magic(name)
+                or not any(_is_meant(with_slashes(path), name) for path in _matches(name))
             ):
                 raise _missing(name)
+
+
+def _is_meant(path: str, pattern: str) -> bool:
+    """Return whether no part of a path is hidden, apart from those that its pattern names."""
+    named = [part for part in pattern.split("/") if is_hidden(part)]
+    parts = filter(is_hidden, path.split("/"))
+    return all(any(fnmatch.fnmatchcase(part, one) for one in named) for part in parts)
 
 
 def _missing(name: str) -> ImageError:
@@ -285,10 +316,10 @@ def _choices(inside: str) -> Sequence[str]:
     return inside.split(",") if "," in inside else ()
 
 
-def _piece_of(path: str, column: str | None) -> Piece:
+def _piece_of(path: str, column: str | None, *, hidden: bool, left_out: LeftOut) -> Piece:
     suffix = os.path.splitext(path)[1].lower()  # noqa: PTH122  # as `Files`
     if suffix in TAR:
-        return TarMembers.find(path)
+        return TarMembers.find(path, hidden=hidden, left_out=left_out)
     if suffix in PARQUET:
         return ParquetRows.find(path, column)
     if suffix in LISTS:
@@ -301,35 +332,32 @@ def _piece_of(path: str, column: str | None) -> Piece:
     )
 
 
-def _images_below(folder: str) -> list[str]:
+def _images_below(folder: str, *, hidden: bool, left_out: LeftOut) -> list[str]:
     """Return the paths of the image files in a folder and its subfolders, sorted."""
-    found = sorted(_walked(folder))
-    return found or [_first_below(folder)]
+    return sorted(_walked(folder, hidden=hidden, left_out=left_out)) or [_first_below(folder)]
 
 
 def _first_below(folder: str) -> str:
     """Return an image file in a folder or its subfolders; raise ImageError if there is none."""
-    if (found := next(_walked(folder), None)) is None:
+    others = LeftOut()
+    if (found := next(_walked(folder, left_out=others), None)) is None:
+        what = f"; {shown_left_out(others)}" if others else ""
         raise ImageError(
             f"the folder {printable(folder)} contains no images ({', '.join(SUFFIXES)}); name "
-            "archives in it with a pattern, such as 'folder/*.tar'"
+            f"archives in it with a pattern, such as 'folder/*.tar'{what}"
         )
     return found
 
 
-def _walked(folder: str) -> Iterator[str]:
+def _walked(folder: str, *, hidden: bool = False, left_out: LeftOut) -> Iterator[str]:
     """Yield the paths of the image files in a folder and its subfolders."""
 
     def refuse(error: OSError) -> None:
         name = printable(error.filename)
         raise ImageError(f"cannot read the folder {name}: {error.strerror}") from error
 
-    return (
-        with_slashes(os.path.join(place, name))  # noqa: PTH118  # a Path would be slower
-        for place, _, names in os.walk(folder, onerror=refuse)
-        for name in names
-        if name.lower().endswith(SUFFIXES)
-    )
+    found = images_below(folder, hidden=hidden, left_out=left_out, on_error=refuse)
+    return map(with_slashes, found)
 
 
 def _listed(path: str) -> Files:

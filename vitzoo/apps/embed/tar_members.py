@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 from vitzoo.apps.embed.items import Item, Piece, as_text, check_size, open_archive
 from vitzoo.errors import ImageError, printable
 from vitzoo.files.platform import files as system
-from vitzoo.images.find import SUFFIXES
+from vitzoo.images.find import SUFFIXES, LeftOut, is_hidden_path, is_image
 
 MAX_HEADER = 2**20  # bytes of the headers of one tar member, long names included
 MAX_DIGITS = 255  # in a row in a pax header, as in the name of a file
@@ -30,14 +30,22 @@ class TarMembers(Piece):
     """
 
     @classmethod
-    def find(cls, path: str) -> TarMembers:
+    def find(
+        cls, path: str, *, hidden: bool = False, left_out: LeftOut | None = None
+    ) -> TarMembers:
         """Read the headers of an archive.
+
+        Args:
+            path: of the archive.
+            hidden: whether hidden files and those in hidden folders count, too.
+            left_out: counts the other files that are not hidden.
 
         Raises:
             ImageError: it is missing, damaged, truncated or contains no images.
         """
         with open_archive(path) as file:
-            members = tuple(_members(file, printable(path)))
+            every = _members(file, printable(path))
+            members = tuple(one for one in every if _is_image(one[0], hidden, left_out))
         if not members:
             raise ImageError(f"{printable(path)} contains no images ({', '.join(SUFFIXES)})")
         return cls(path, members)
@@ -113,6 +121,10 @@ class _Member(tarfile.TarInfo):
         return member
 
 
+def _is_image(name: str, hidden: bool, left_out: LeftOut | None) -> bool:
+    return (hidden or not is_hidden_path(name)) and is_image(name, left_out)
+
+
 def _members(file: BinaryIO, name: str) -> Iterator[tuple[str, int, int]]:
     reader: Any = _HeaderReader(file)
     try:
@@ -120,7 +132,7 @@ def _members(file: BinaryIO, name: str) -> Iterator[tuple[str, int, int]]:
         with opened as archive:
             while (member := archive.next()) is not None:
                 archive.members, reader.size = [], 0  # it would remember every member
-                if not member.isdir() and member.name.lower().endswith(SUFFIXES):
+                if not member.isdir():
                     plain = member.isreg() and not member.issparse()
                     yield member.name, member.offset_data if plain else -1, member.size
             end: int = archive.offset  # position after the last member

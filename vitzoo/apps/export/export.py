@@ -26,9 +26,11 @@ from vitzoo.images.find import find_images
 from vitzoo.images.transform import MODES
 from vitzoo.keywords import check_each, check_types
 from vitzoo.known import transform
+from vitzoo.network.activation import activation_of
 from vitzoo.opening import is_model
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.schema.spec import Spec
+from vitzoo.schema.terms import SOFTMAX
 
 BATCHES = (1, 3, 8)
 TRACED = 2  # images in the batch with which the network is traced
@@ -190,11 +192,12 @@ def _described(network: Any, output: str, precision: str) -> dict[str, Any]:
         prepare = transform(network)
         size = {"image_size": list(prepare.image_size), "mode": prepare.mode}
         preprocessing = size | asdict(prepare.preprocessing)
-    report = network.load_report
+    report, activation = network.load_report, activation_of(network)
     return {
         "network": network.spec.to_data(),
         "preprocessing": preprocessing,
         "output": output,
+        **({} if activation == SOFTMAX or output != LOGITS else {"output_activation": activation}),
         "precision": precision,
         "license": report.license if report else "",
         "versions": {"vitzoo": vitzoo.__version__, "torch": torch.__version__},

@@ -9,9 +9,11 @@ from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption, short_repr
 from vitzoo.log import log
+from vitzoo.network.activation import activated, activation_of
 from vitzoo.network.wrappers import network_of
 from vitzoo.registry.registry import variants
 from vitzoo.schema.spec import Spec
+from vitzoo.schema.terms import SOFTMAX
 
 MOST = 2**31 - 1  # classes or images that an argument may ask for
 
@@ -67,6 +69,24 @@ def class_names(model: Any) -> tuple[str, ...]:
     return labels or tuple(f"class {i}" for i in range(classes))
 
 
+def answers_of(model: nn.Module) -> str:
+    """Return how the logits of a model become answers: its output activation.
+
+    Raises:
+        InvalidOption: it has one class and no statement, so that every image would have 1.0.
+    """
+    network = network_of(model)
+    activation = activation_of(network)
+    of_texts = hasattr(getattr(network, "head", None), "sigmoid")  # its rule is its statement
+    if network.num_classes == 1 and activation == SOFTMAX and not of_texts:
+        raise InvalidOption(
+            "the model has one class and does not state how its logit becomes an answer: a softmax "
+            "of one class is 1.0 for every image; set model.output_activation = 'sigmoid' (a "
+            "probability) or 'identity' (the number of a regression), which vitzoo.save keeps"
+        )
+    return activation
+
+
 def sample_of(model: nn.Module) -> Tensor:
     """Return the first parameter of a model; raise InvalidOption if it is on `meta`."""
     sample = next(model.parameters())
@@ -79,16 +99,13 @@ def sample_of(model: nn.Module) -> Tensor:
 
 
 def best_classes(
-    logits: Tensor, names: Sequence[str], top: int, model: nn.Module
+    logits: Tensor, names: Sequence[str], top: int, activation: str
 ) -> list[tuple[tuple[int, str, float], ...]]:
     """Map (b, k) logits to (index, name, probability) of the best classes of each image.
 
-    Probabilities are the softmax of the logits, or their sigmoids where the head of `model` says
-    so.
+    `activation` is the model's output activation; that of a regression gives its numbers.
     """
-    numbers, head = logits.float(), getattr(network_of(model), "head", None)
-    each = getattr(head, "sigmoid", False)
-    best = (numbers.sigmoid() if each else numbers.softmax(dim=-1)).topk(min(top, len(names)))
+    best = activated(logits.float(), activation).topk(min(top, len(names)))
     return [
         tuple((i, names[i], v) for i, v in zip(indices, values, strict=True))
         for values, indices in zip(*map(Tensor.tolist, best), strict=True)

@@ -52,8 +52,8 @@ def predict_command(
 
     The most probable classes of each image are printed: on a terminal in one line, in which long
     names are cut, and with --top in a line for each class. IMAGES are files or folders; subfolders
-    are not searched. For a file that cannot be read, an error is printed; the other images are
-    still classified, and the exit code is 1.
+    are not searched, and hidden files are no data. For a file that cannot be read, an error is
+    printed; the other images are still classified, and the exit code is 1.
 
     MODEL is a variant, VARIANT:WEIGHTS, a path or hf://OWNER/REPO: see
     docs/create.md#which-network.
@@ -75,9 +75,10 @@ def predict_command(
 
     if not any(map(os.path.lexists, images)):
         check_there(images)  # raises
-    from vitzoo.images.find import find_images
+    from vitzoo.images.find import LeftOut, find_images, shown_left_out
 
-    files = find_images(images, note)  # a missing file is reported before a download
+    left_out = LeftOut()
+    files = find_images(images, note, left_out)  # a missing file is reported before a download
     if not files:
         raise Exit(1)
     from vitzoo.apps.predict.predict import predict
@@ -88,6 +89,8 @@ def predict_command(
     found = predict(network, files, top=top, on_error=note)
     given = click.get_current_context().get_parameter_source("top") is ParameterSource.COMMANDLINE
     _print(_counted(found, len(files)), as_json=as_json, each=given and top > 1)
+    if left_out:
+        say(f"vitzoo: {shown_left_out(left_out)}")
     if unreadable:
         raise Exit(1)
 

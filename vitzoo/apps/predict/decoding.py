@@ -23,7 +23,7 @@ from vitzoo.images.decode import (
     loaded,
     read_bytes,
 )
-from vitzoo.images.find import find_images
+from vitzoo.images.find import LeftOut, find_images
 from vitzoo.images.transform import Transform
 from vitzoo.keywords import check_types
 
@@ -107,18 +107,20 @@ def as_list(called: str, images: Any) -> list[Input]:
 
 
 def named(
-    images: Iterable[Input], on_error: Callable[[ImageError], object] | None = None
+    images: Iterable[Input],
+    on_error: Callable[[ImageError], object] | None = None,
+    left_out: LeftOut | None = None,
 ) -> Iterator[tuple[Path, Input]]:
     """Yield each image with its name: its path, or `image N` for the one at index N.
 
     A folder is replaced by the image files directly in it. `on_error` gets the error of a folder
-    without images, which is raised otherwise.
+    without images, which is raised otherwise; `left_out` counts the other files.
     """
     for i, image in enumerate(images):
         if not isinstance(image, str | os.PathLike):
             yield Path(f"image {i}"), image
         elif os.path.isdir(image):  # noqa: PTH112  # False for a name that is too long
-            yield from ((file, file) for file in find_images([Path(image)], on_error))
+            yield from ((file, file) for file in find_images([Path(image)], on_error, left_out))
         else:
             yield Path(image), image
 

@@ -38,7 +38,8 @@ class Fingerprint:
         network: the spec of the network, as plain data.
         preprocessing: how images are prepared, as plain data.
         outputs: names of the outputs.
-        labels: SHA-256 of the class names and their number in a row; empty without labels.
+        labels: SHA-256 of the class names, their number in a row, and the output activation if it
+            is not the usual one; empty without labels.
         dtype: type of the parameters, such as `float32`.
         chunk: shape (b, c, h, w) of the input of each forward pass, (b, c) with native sizes.
         versions: of vitzoo, of the libraries that compute, and the kind of processor.

@@ -23,7 +23,8 @@ class Row:
     Args:
         error, width, height, sha256: as in `Decoded`.
         outputs: by name, an array of the shape in `Predictor.shapes`; `labels` is a tuple of
-            (index, name, probability). Empty if there is an error.
+            (index, name, probability), of a regression (index, name, number). Empty if there is an
+            error.
     """
 
     error: str

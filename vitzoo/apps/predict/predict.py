@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from vitzoo.apps.predict.batches import batches
 from vitzoo.apps.predict.classes import (
+    answers_of,
     best_classes,
     check_classifier,
     check_count,
@@ -22,9 +23,11 @@ from vitzoo.apps.predict.decoding import Input, as_list, decoded, named
 from vitzoo.apps.predict.prediction import Prediction
 from vitzoo.errors import ImageError
 from vitzoo.factory import open_network
+from vitzoo.images.find import LeftOut, shown_left_out
 from vitzoo.images.transform import Transform
 from vitzoo.keywords import check_types
 from vitzoo.known import transform
+from vitzoo.log import log
 from vitzoo.network.wrappers import network_of
 from vitzoo.opening import is_model
 from vitzoo.schema.spec import Spec
@@ -40,21 +43,21 @@ def predict(
 ) -> Iterator[Prediction]:
     """Classify images batch by batch; the model is set to evaluation mode.
 
-    Probabilities are the softmax of the logits. A head made of `class_embeddings` with a bias, as
-    of SigLIP, has a sigmoid for each class instead: the sum is not 1.
+    `model.output_activation` states the probabilities: the softmax of the logits; a sigmoid for
+    each class, whose sum is not 1; or for a regression the logits themselves.
 
     Args:
         model: the network, see docs/create.md#which-network. A variant gets its default weights.
-        images: one image, or several: paths of files and folders, bytes of image files, uint8
-            arrays (h, w) or (h, w, c), Pillow images.
+        images: one image, or several: paths of files and folders (without hidden files), bytes of
+            image files, uint8 arrays (h, w) or (h, w, c), Pillow images.
         top: number of classes to return for each image.
         batch_size: number of images in a batch.
         on_error: is called with the error of each image that cannot be read, instead of raising
             it; the other images are classified.
 
     Raises:
-        InvalidOption: the model has no classifier (it returns features or an embedding), or a value
-            is not possible.
+        InvalidOption: the model has no classifier (it returns features or an embedding), it has one
+            class and no output activation for it, or a value is not possible.
         ImageError: a file is missing or no readable image.
     """
     given = as_list("predict", images)
@@ -63,17 +66,21 @@ def predict(
     check_classifier(network)
     check_count("top", top)
     check_count("batch_size", batch_size)
-    names = class_names(network_of(network))
+    names, activation = class_names(network_of(network)), answers_of(network)
     sample = sample_of(network)
 
     def predictions() -> Iterator[Prediction]:
         network.eval()
-        inputs = _inputs(named(given, on_error), transform(network), on_error)
+        left_out = LeftOut()
+        inputs = _inputs(named(given, on_error, left_out), transform(network), on_error)
         for batch in batches(inputs, batch_size):
             images = torch.stack([x for _, x in batch]).to(sample.device, sample.dtype)
             with torch.inference_mode():
-                best = best_classes(network(images), names, top, network)
-            yield from (Prediction(name, rows) for (name, _), rows in zip(batch, best, strict=True))
+                best = best_classes(network(images), names, top, activation)
+            for (name, _), rows in zip(batch, best, strict=True):
+                yield Prediction(name, rows, output_activation=activation)
+        if left_out:
+            log.info("%s", shown_left_out(left_out))
 
     return predictions()
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from vitzoo.display import aligned, html_table
 from vitzoo.errors import printable
+from vitzoo.schema.terms import IDENTITY, SOFTMAX
 
 
 @dataclass(frozen=True)
@@ -15,13 +18,20 @@ class Prediction:
 
     Args:
         image: path of the file; `image N` for the image at index N that is no file.
-        classes: tuples (index, label, probability), the most probable class first.
+        classes: tuples (index, label, probability), the most probable class first; of a regression
+            (index, label, number), the largest number first.
         error: why the image cannot be used; empty if it can.
+        output_activation: that of the model: `softmax`, `sigmoid` or `identity`.
     """
 
     image: Path
     classes: tuple[tuple[int, str, float], ...]
     error: str = ""
+    output_activation: str = SOFTMAX
+
+    def shown(self, value: float) -> str:
+        """Return a probability in percent, or the number of a regression."""
+        return f"{value:.4g}" if self.output_activation == IDENTITY else f"{value:.1%}"
 
 
 def shown(prediction: Prediction) -> dict[str, str]:
@@ -31,12 +41,19 @@ def shown(prediction: Prediction) -> dict[str, str]:
     if not classes:
         return dict(zip(names, (image, "", "", prediction.error), strict=True))
     (_, label, best), *others = classes
-    after = ", ".join(f"{name} {share:.1%}" for _, name, share in others)
-    return dict(zip(names, (image, label, f"{best:6.1%}", after), strict=True))
+    after = ", ".join(f"{name} {prediction.shown(share)}" for _, name, share in others)
+    return dict(zip(names, (image, label, f"{prediction.shown(best):>6}", after), strict=True))
 
 
 class Predictions(list[Prediction]):
-    """A list of predictions, which is shown as one line for each image."""
+    """A list of predictions, which is shown as one line for each image.
+
+    Attributes:
+        left_out: number of the other files in folders by ending, such as `.heic`, without hidden
+            files.
+    """
+
+    left_out: Mapping[str, int] = MappingProxyType({})
 
     def __repr__(self) -> str:
         rows = [[printable(text) for text in shown(one).values()] for one in self]

@@ -19,6 +19,7 @@ from vitzoo.apps.predict.arithmetic import changed_settings
 from vitzoo.apps.predict.batches import batches
 from vitzoo.apps.predict.chunk import CHUNK, are_alike, explained, is_aligned, largest_chunk
 from vitzoo.apps.predict.classes import (
+    answers_of,
     best_classes,
     check_count,
     check_logits,
@@ -53,8 +54,11 @@ from vitzoo.apps.predict.prediction import Prediction, Predictions
 from vitzoo.errors import IntegrityError, InvalidOption, short_repr
 from vitzoo.factory import create
 from vitzoo.images.decode import UNNAMED_BYTES
+from vitzoo.images.find import LeftOut
 from vitzoo.keywords import check_keywords, check_types
 from vitzoo.known import transform
+from vitzoo.network.activation import usual_activation
+from vitzoo.network.wrappers import network_of
 from vitzoo.opening import is_model
 from vitzoo.schema.spec import Spec
 
@@ -79,10 +83,10 @@ class Predictor:
             model of `create` is set to evaluation mode.
         weights: weights to use instead of the default weights, as in `vitzoo.create`.
         outputs: names of the outputs; the default is `pooled`. `labels` (the most probable
-            classes), `logits`, `pooled` (the embedding that the classifier reads), and names of
-            `model.features`, such as `blocks.11` (tokens after block 11). A network with another
-            builder has the first two, and `pooled` if it has the methods `forward_features` and
-            `forward_head` of timm.
+            classes, see `model.output_activation`), `logits`, `pooled` (the embedding that the
+            classifier reads), and names of `model.features`, such as `blocks.11` (tokens after
+            block 11). A network with another builder has the first two, and `pooled` if it has the
+            methods `forward_features` and `forward_head` of timm.
         top: number of classes in `labels`. None: 5.
         dtype: floating type of the parameters, such as `torch.bfloat16`. None: that of the model.
             Arrays of bfloat16 and float16 networks are float32.
@@ -98,6 +102,7 @@ class Predictor:
     Attributes:
         model: the network.
         outputs: names of the outputs.
+        output_activation: how logits become `labels`; empty without this output.
         native_size: largest number of patches of an image, None with one size for all images.
 
     Raises:
@@ -162,10 +167,12 @@ class Predictor:
                 f"{self.outputs}; leave top= out, or pass outputs={(LABELS, *self.outputs)}"
             )
         self._names: tuple[str, ...] = ()
+        self.output_activation = ""
         if not {LABELS, LOGITS}.isdisjoint(self.outputs):
             check_logits(self.model, labels=LABELS in self.outputs)
         if LABELS in self.outputs:
             self._names = class_names(self.model)
+            self.output_activation = answers_of(self.model)
 
     def __repr__(self) -> str:
         name = self._request[0] if self._request else type(self.model).__name__
@@ -229,18 +236,25 @@ class Predictor:
 
         Args:
             images: one image as for `rows`, or several; a folder is replaced by the image files
-                directly in it. An image that cannot be used has its error and no classes.
+                directly in it, without hidden ones. An image that cannot be used has its error and
+                no classes.
 
         Raises:
             InvalidOption: the model has no classifier, or an image is of another kind.
             ImageError: a folder contains no images.
         """
-        every = list(named(as_list("Predictor.predict", images)))
-        rows = self._with_labels.rows(image for _, image in every)
-        return Predictions(
-            Prediction(name, tuple(row.outputs.get(LABELS, ())), row.error)
+        left_out = LeftOut()
+        every = list(named(as_list("Predictor.predict", images), left_out=left_out))
+        predictor = self._with_labels
+        rows = predictor.rows(image for _, image in every)
+        found = Predictions(
+            Prediction(
+                name, tuple(row.outputs.get(LABELS, ())), row.error, predictor.output_activation
+            )
             for (name, _), row in zip(every, rows, strict=True)
         )
+        found.left_out = dict(left_out)
+        return found
 
     @cached_property
     def _with_labels(self) -> Predictor:
@@ -368,7 +382,7 @@ class Predictor:
             network=describe_network(spec),
             preprocessing=asdict(self._transform.preprocessing),
             outputs=self.outputs,
-            labels=hash_data([self._names, self._top]) if self._names else "",
+            labels=self._describe_labels(),
             dtype=str(self._sample.dtype).removeprefix("torch."),
             chunk=(self.chunk, *self._most)[: 2 if self.native_size else 4],
             versions=versions(self._sample.device),
@@ -377,6 +391,13 @@ class Predictor:
             settings=changed_settings(self._sample.device),
             native_size=self.native_size or 0,
         )
+
+    def _describe_labels(self) -> str:
+        """Return the SHA-256 of class names, their number, and a stated output activation."""
+        if not self._names:
+            return ""
+        stated = self.output_activation != usual_activation(network_of(self.model))
+        return hash_data([self._names, self._top, *[self.output_activation] * stated])
 
     def _identity(self) -> tuple[str, str]:
         spec: Any = getattr(self.model, "spec", None)
@@ -436,7 +457,7 @@ class Predictor:
         columns: dict[str, Any] = {}
         for name, tensor in results.items():
             if name == LABELS:
-                columns[name] = best_classes(tensor, self._names, self._top, self.model)
+                columns[name] = best_classes(tensor, self._names, self._top, self.output_activation)
             else:
                 wide = tensor if tensor.dtype == torch.float64 else tensor.float()
                 columns[name] = map(np.copy, wide.cpu().numpy())

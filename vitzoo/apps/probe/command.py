@@ -17,6 +17,7 @@ from vitzoo.cli.options import (
     weights_or_file_option,
 )
 from vitzoo.cli.output import on_terminal, print_rows, say
+from vitzoo.images.find import LeftOut, shown_left_out
 from vitzoo.opening import check
 from vitzoo.progress import bar
 
@@ -130,6 +131,8 @@ def _explain(found: Probe) -> None:
     )
     if found.unused:
         say(f"{found.unused} validation images are not used, because there are test images")
+    if found.left_out:
+        say(f"vitzoo: {shown_left_out(LeftOut(found.left_out))}")
     for name, error in found.unreadable[:MOST_SHOWN]:
         say(f"vitzoo: {name}: {error}")
     if found.unreadable:

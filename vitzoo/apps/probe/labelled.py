@@ -8,15 +8,15 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from vitzoo.apps.embed.parquet_rows import kind_of, open_parquet, read_batches, read_cell
 from vitzoo.errors import ImageError, InvalidOption, did_you_mean, printable, short_repr
-from vitzoo.images.find import SUFFIXES
+from vitzoo.images.find import SUFFIXES, LeftOut, images_below, is_hidden
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.schema.reader import describe
 
@@ -54,10 +54,14 @@ class LabelledImage:
 
 @dataclass(frozen=True)
 class LabelledImages:
-    """The images of a data set, and all class names in their order."""
+    """The images of a data set, all class names in their order, and the files left out.
+
+    `left_out` is the number of the other files in folders by ending, without hidden files.
+    """
 
     images: Sequence[LabelledImage]
     classes: tuple[str, ...]
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_labelled(
@@ -104,8 +108,9 @@ def check_data(data: Path) -> None:
 
 def _folder(data: Path) -> LabelledImages:
     parts = _parts(data).items()
-    images = [image for part, folder in parts for image in _images(data, folder, part)]
-    return LabelledImages(images, _sorted(image.label for image in images))
+    left_out = LeftOut()
+    images = [one for part, folder in parts for one in _images(data, folder, part, left_out)]
+    return LabelledImages(images, _sorted(image.label for image in images), dict(left_out))
 
 
 def _parts(data: Path) -> dict[str, Path]:
@@ -124,13 +129,13 @@ def _parts(data: Path) -> dict[str, Path]:
 
 def _folders(path: Path) -> list[Path]:
     try:
-        found = [inner for inner in path.iterdir() if inner.is_dir() and inner.name[0] != "."]
+        found = [inner for inner in path.iterdir() if inner.is_dir() and not is_hidden(inner.name)]
     except OSError as error:
         raise InvalidOption(f"cannot read {path}: {error.strerror}") from error
     return sorted(found, key=lambda inner: inner.name)
 
 
-def _images(data: Path, folder: Path, part: str) -> Iterator[LabelledImage]:
+def _images(data: Path, folder: Path, part: str, left_out: LeftOut) -> Iterator[LabelledImage]:
     """Yield the images of a folder with one folder for each class."""
     folders = _folders(folder)
     if not folders:
@@ -139,7 +144,8 @@ def _images(data: Path, folder: Path, part: str) -> Iterator[LabelledImage]:
             "class"
         )
     for one in folders:
-        paths = sorted(_images_below(one), key=lambda path: path.parts)  # else without case
+        found = _images_below(one, left_out)
+        paths = sorted(found, key=lambda path: path.parts)  # else without case
         if not paths:
             raise InvalidOption(
                 f"{one} contains no images ({', '.join(SUFFIXES)}); every folder in {folder} is a "
@@ -150,12 +156,9 @@ def _images(data: Path, folder: Path, part: str) -> Iterator[LabelledImage]:
             yield LabelledImage(name, path, printable(one.name), part)
 
 
-def _images_below(folder: Path) -> Iterator[Path]:
+def _images_below(folder: Path, left_out: LeftOut) -> Iterator[Path]:
     """Yield the image files in a folder and its folders; links to folders are not followed."""
-    for place, _, files in os.walk(folder):
-        for name in files:
-            if name[0] != "." and name.lower().endswith(SUFFIXES):
-                yield Path(place, name)
+    return map(Path, images_below(folder, left_out=left_out))
 
 
 def _csv(data: Path, columns: Sequence[str | None]) -> LabelledImages:

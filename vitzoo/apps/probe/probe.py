@@ -81,6 +81,8 @@ class Probe:
         unreadable: (name, error) of the images that cannot be read. They are in no score.
         duplicates: number of test images whose bytes are those of a training image.
         unused: number of validation images, which are not used if there are test images.
+        left_out: number of the other files in the folders of classes by ending, such as `.heic`.
+            Hidden files are not counted.
     """
 
     model: str
@@ -97,6 +99,7 @@ class Probe:
     unreadable: tuple[tuple[str, str], ...]
     duplicates: int
     unused: int
+    left_out: Mapping[str, int]
     _to_save: ToSave | str
 
     def __repr__(self) -> str:
@@ -175,6 +178,7 @@ class Probe:
             "random_split": self.random_split,
             "duplicates": self.duplicates,
             "unused": self.unused,
+            "left_out": dict(self.left_out),
             "unreadable": [{"image": name, "error": error} for name, error in self.unreadable],
             "scores": [score.to_data() for score in self.scores],
             "C": self.C,
@@ -273,6 +277,7 @@ def probe(
         unreadable=tuple((image.name, one.error) for image, one in pairs if one.error),
         duplicates=sum(hashes[i] in trained_on for i in test),
         unused=unused,
+        left_out=labelled.left_out,
         _to_save=_to_save(model, weights, predictor, count),
     )
 

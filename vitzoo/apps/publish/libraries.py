@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vitzoo.apps.convert.configs import open_clip_of, processor_of, timm_of, transformers_of
 from vitzoo.errors import CheckpointError
+from vitzoo.foreign.labels import problem_of
 from vitzoo.foreign.sidecars import CONFIG, OPEN_CLIP, PROCESSOR
 from vitzoo.formats import Format
 from vitzoo.log import log
@@ -37,6 +38,7 @@ class Network:
         format: name of the checkpoint format of the weights file.
         shapes: of all tensors in that file.
         labels, preprocessing: of the weights, if known.
+        output_activation: how logits become answers, empty for the usual way.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Network:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     labels: Sequence[str] = ()
     preprocessing: Preprocessing | None = None
+    output_activation: str = ""
 
 
 @dataclass(frozen=True)
@@ -139,12 +142,14 @@ Files = tuple[dict[str, Mapping[str, Any]], str]
 def _timm(network: Network, layout: Format, zoo: Registry) -> Files:
     labels, preprocessing = network.labels, network.preprocessing
     config = timm_of(layout, network.spec, zoo, labels=labels, preprocessing=preprocessing)
+    config |= problem_of(network.output_activation)  # which transformers reads, also for timm
     return {CONFIG: config}, 'timm.create_model("local-dir:{}", pretrained=True)'
 
 
 def _transformers(network: Network, layout: Format, zoo: Registry) -> Files:
     spec = network.spec
     config = transformers_of(layout, spec, zoo, labels=network.labels)
+    config |= problem_of(network.output_activation)
     files: dict[str, Mapping[str, Any]] = {CONFIG: config}
     if network.preprocessing is not None:
         with suppress(CheckpointError):  # the network is the same; its images need vitzoo.transform

@@ -173,6 +173,7 @@ def _network(opened: Source) -> Network:
         {key: tuple(tensor.shape) for key, tensor in header.items()},
         labels if len(labels) == spec.num_classes else (),
         checkpoint.preprocessing,
+        checkpoint.output_activation,
     )
 
 

@@ -9,7 +9,9 @@ from typing import Any
 
 from vitzoo import __version__
 from vitzoo.errors import printable
+from vitzoo.network.activation import MEANING, activation_of
 from vitzoo.schema.rows import Variant, Weights
+from vitzoo.schema.terms import SOFTMAX
 
 HUB_LICENSES = (  # names of the Hub; any other license is written as `other` with its name
     *("apache-2.0", "mit", "bsd", "bsd-2-clause", "bsd-3-clause", "isc", "unlicense", "cc0-1.0"),
@@ -113,6 +115,8 @@ def _facts(card: Card) -> Mapping[str, object]:
         "license": _markdown(card.license),
         "sha256 of model.safetensors": _code(card.sha256),
     }
+    if spec.num_classes and (activation := activation_of(card.model)) != SOFTMAX:
+        found["output activation"] = f"{activation}: {MEANING[activation]}"
     if spec.block.merge:
         found["token merging"] = f"each block merges {spec.block.merge} patch tokens into others"
     if images is not None:

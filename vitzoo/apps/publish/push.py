@@ -22,6 +22,7 @@ from vitzoo.factory import open_network
 from vitzoo.files.access import writing_folder
 from vitzoo.files.folder_manifest import MANIFEST, own_files, write_manifest
 from vitzoo.log import log
+from vitzoo.network.activation import stated_activation
 from vitzoo.opening import Registered, is_model, locate
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.saving import save, whole_network
@@ -204,6 +205,7 @@ def _write(model: Any, library: str | None, folder: Path, zoo: Registry) -> Libr
         open_file(saved).skeleton(),
         labels=model.labels,
         preprocessing=model.preprocessing,
+        output_activation=stated_activation(model),
     )
     found = _target(network, library, zoo)
     if found is None:

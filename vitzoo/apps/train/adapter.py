@@ -84,11 +84,12 @@ class Adapter:
             )
 
     def described(self, checkpoint: Checkpoint) -> Checkpoint:
-        """Return the weights file with the labels and the preprocessing of the adapter."""
+        """Return the weights file with the classes and the preprocessing of the adapter."""
         return replace(
             checkpoint,
             row=checkpoint.row and replace(checkpoint.row, label_set=""),
             labels=self.trained.labels,
+            output_activation=self.trained.output_activation,
             preprocessing=self.trained.preprocessing or checkpoint.preprocessing,
         )
 
