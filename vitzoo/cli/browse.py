@@ -288,6 +288,7 @@ def _facts(variant: Variant, weights: Weights) -> dict[str, Any]:
         "license": use and f"{weights.license_note} ({meaning[use]})",
         "classes": _classes(weights, variant),
         "label_set": weights.label_set,
+        "output_activation": weights.output_activation,
         "pretraining": weights.pretraining,
         "pretraining_data": weights.pretraining_data,
         **{name: getattr(weights, name) for name in RESULTS},

@@ -15,7 +15,7 @@ PROBLEMS = {  # of transformers; with several classes, "" stands for the usual s
     "regression": IDENTITY,
 }
 
-KEYS = ("id2label", "label_names", "labels")  # of transformers; of timm, and of timm before 0.8
+KEYS = ("id2label", "label_names", "labels")  # of transformers; of timm, and of timm 0.4 to 0.6
 
 
 def labels_in(config: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -27,7 +27,8 @@ def labels_in(config: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ..
     """
     inner = config.get("pretrained_cfg")
     tables = (config, inner if isinstance(inner, Mapping) else {})
-    stated = ((key, table[key]) for key in KEYS for table in tables if key in table)
+    keys = KEYS if _is_of_timm(config) else KEYS[:2]
+    stated = ((key, table[key]) for key in keys for table in tables if key in table)
     key, table = next(stated, ("", None))
     if table is None:
         return (), ()
@@ -58,8 +59,13 @@ def activation_in(config: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     stated = PROBLEMS[str(problem)] if known else ""
     table = config.get("id2label")
     count = len(table) if isinstance(table, Mapping) else config.get("num_labels")
-    of_timm = "architecture" in config
-    return stated or (SIGMOID if count == 1 and not of_timm else ""), note
+    one = count == 1 and not _is_of_timm(config)
+    return stated or (SIGMOID if one else ""), note
+
+
+def _is_of_timm(config: Mapping[str, Any]) -> bool:
+    """Return whether timm wrote a config; transformers' own for networks of timm has a type."""
+    return "architecture" in config and "model_type" not in config
 
 
 def problem_of(activation: str) -> dict[str, str]:

@@ -29,10 +29,6 @@ class Prediction:
     error: str = ""
     output_activation: str = SOFTMAX
 
-    def shown(self, value: float) -> str:
-        """Return a probability in percent, or the number of a regression."""
-        return f"{value:.4g}" if self.output_activation == IDENTITY else f"{value:.1%}"
-
 
 def shown(prediction: Prediction) -> dict[str, str]:
     """Return the image, its best class and the others, as people read them."""
@@ -41,8 +37,13 @@ def shown(prediction: Prediction) -> dict[str, str]:
     if not classes:
         return dict(zip(names, (image, "", "", prediction.error), strict=True))
     (_, label, best), *others = classes
-    after = ", ".join(f"{name} {prediction.shown(share)}" for _, name, share in others)
-    return dict(zip(names, (image, label, f"{prediction.shown(best):>6}", after), strict=True))
+    after = ", ".join(f"{name} {_number(share, prediction)}" for _, name, share in others)
+    return dict(zip(names, (image, label, f"{_number(best, prediction):>6}", after), strict=True))
+
+
+def _number(value: float, prediction: Prediction) -> str:
+    """Return a probability in percent, or the number of a regression."""
+    return f"{value:.4g}" if prediction.output_activation == IDENTITY else f"{value:.1%}"
 
 
 class Predictions(list[Prediction]):
