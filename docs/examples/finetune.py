@@ -35,6 +35,7 @@ from torch.utils.data import DataLoader, Dataset
 import vitzoo
 
 FREE = ("out", "fsdp", "workers", "save_every", "log_every")  # may differ when a run continues
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
 NUMBERS = {  # and their defaults; the warm-up is a share of the steps, the shift one of the image
     "epochs": 10, "batch-size": 64, "lr": 1e-3, "layer-decay": 0.75, "weight-decay": 0.05,
     "warm-up": 0.1, "clip": 1.0, "drop-path": 0.1, "mixup": 0.0, "label-smoothing": 0.1,
@@ -77,13 +78,17 @@ def read_data(folder: Path | None) -> tuple[list[str], list[Any], list[Any]]:
         parts = train_test_split(pairs, test_size=0.2, stratify=split, random_state=0)
         return list("0123456789"), *parts
     classes = [path.name for path in visible(folder / "train") if path.is_dir()]
-    every = [[visible(folder / part / name) for name in classes] for part in ("train", "val")]
-    readable = {ending for ending in Image.registered_extensions() if ending != ".pdf"}
-    named = [[[f for f in files if f.suffix.lower() in readable] for files in p] for p in every]
-    if left_out := sum(len(f) for p in every for f in p) - sum(len(f) for p in named for f in p):
-        print(f"{left_out} files are left out, because they are no images that Pillow reads")
-    train, val = ([(path, k) for k, paths in enumerate(p) for path in paths] for p in named)
-    return classes, train, val
+    found: dict[str, list[Any]] = {"train": [], "val": []}
+    left_out = 0
+    for part, named in found.items():
+        for k, name in enumerate(classes):
+            paths = visible(folder / part / name)
+            images = [path for path in paths if path.suffix.lower() in ENDINGS]
+            named += [(path, k) for path in images]
+            left_out += len(paths) - len(images)
+    if left_out and os.environ.get("RANK", "0") == "0":
+        print(f"{left_out} files are left out, because their names do not end in {ENDINGS}")
+    return classes, found["train"], found["val"]
 
 
 class Images(Dataset[tuple[Tensor, int]]):

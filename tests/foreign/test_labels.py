@@ -99,8 +99,10 @@ def test_an_unknown_problem_type_is_named_and_not_used(folder, value):
         ({"num_labels": 2}, ""),
         ({}, ""),
         ({"architecture": "vit_tiny_patch16_224", "num_classes": 1, "label_names": ["cat"]}, ""),
-        ({"architecture": "vit_tiny_patch16_224", "model_type": "timm_wrapper", "num_labels": 1},
-         "sigmoid"),
+        (
+            {"architecture": "vit_tiny_patch16_224", "model_type": "timm_wrapper", "num_labels": 1},
+            "sigmoid",
+        ),
         ({"architecture": "vit_tiny_patch16_224", "problem_type": "regression"}, "identity"),
     ],
     ids=str,
