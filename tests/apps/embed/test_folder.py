@@ -22,7 +22,7 @@ import vitzoo
 from helpers import fill, refuses, says
 from limited import run_limited
 from vitzoo import embed
-from vitzoo.errors import StoreError
+from vitzoo.errors import InvalidOption, StoreError
 
 SPEC = {"image_size": 16, "patch_size": 8, "num_classes": 5, "embed_dim": 32, "depth": 1}
 MANIFEST, PART = "_manifest.json", "part-000000.parquet"
@@ -244,6 +244,20 @@ def test_labels_that_are_no_utf8_are_stored_as_they_are_shown(data, tmp_path):
     rows = pq.read_table(tmp_path / "out")["labels"].to_pylist()
     expected = {r"\ud800", r"byte\xff", "größe", r"both\udcff\ud800", "e"}
     assert [{one["label"] for one in row} for row in rows] == [expected] * 3
+
+
+def test_labels_have_the_answers_that_the_network_states(data, tmp_path):
+    model = vitzoo.create(data / "net.safetensors")
+    model.output_activation = "sigmoid"
+    saved, photos = vitzoo.save(model, tmp_path / "net.safetensors"), data / "photos"
+    options = {"outputs": ["logits", "labels"], "workers": 1}
+    embed(saved, photos, tmp_path / "out", **options)
+    for row in pq.read_table(tmp_path / "out").to_pylist():
+        expected = 1 / (1 + np.exp(-np.array(row["logits"])))
+        found = {one["index"]: one["probability"] for one in row["labels"]}
+        np.testing.assert_allclose([found[i] for i in range(5)], expected, rtol=0, atol=1e-6)
+    with refuses(InvalidOption, "labels is", "Choose another --out"):
+        embed(data / "net.safetensors", photos, tmp_path / "out", **options)
 
 
 def test_a_part_with_other_columns_is_computed_again(data, tmp_path):

@@ -6,7 +6,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -99,8 +99,8 @@ class Probe:
     unreadable: tuple[tuple[str, str], ...]
     duplicates: int
     unused: int
-    left_out: Mapping[str, int]
     _to_save: ToSave | str
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         shares = ", ".join(f"{score.classifier}: {score.accuracy:.1%}" for score in self.scores)
