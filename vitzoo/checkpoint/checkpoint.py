@@ -25,10 +25,12 @@ from vitzoo.errors import HashMismatch
 from vitzoo.files.platform import files as system
 from vitzoo.files.safetensors import ZIP_MAGIC, Header, is_json
 from vitzoo.files.shard_index import index_of, weights_in
+from vitzoo.parts.shapes import Shapes
 from vitzoo.schema.rows import Preprocessing, Weights
 from vitzoo.schema.spec import Spec
 
 if TYPE_CHECKING:
+    from vitzoo.formats import Format
     from vitzoo.registry.registry import Registry
     from vitzoo.schema.rows import Variant
     from vitzoo.store.hub_file import HubFile
@@ -92,6 +94,12 @@ class Checkpoint:
             name: torch.empty(info.shape, dtype=DTYPES[info.dtype], device="meta")
             for name, info in self.header.tensors.items()
         }
+
+    def shapes(self, layout: Format) -> dict[str, Tensor]:
+        """Return the tensors by the names of the model, without data, on the `meta` device."""
+        hollow = self.skeleton()
+        with Shapes():
+            return layout.to_model(hollow)
 
     def tensor(self, key: str) -> Tensor:
         """Return one tensor of the file, unverified; of safetensors, only its bytes are read."""

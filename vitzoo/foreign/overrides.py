@@ -122,7 +122,7 @@ def of_file(checkpoint: Checkpoint, zoo: Registry, variant: Variant | None = Non
     stated = stated_by(checkpoint.config, zoo, layout)
     if stated is None:
         return Overrides(default, shown, layout=layout)
-    seen = stated.shown(layout.to_model(checkpoint.skeleton()))
+    seen = stated.shown(checkpoint.shapes(layout))
     return Overrides(default, merged(stated.settings(), seen, shown), stated, layout)
 
 

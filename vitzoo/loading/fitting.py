@@ -33,7 +33,7 @@ def fitting_variants(tensors: Mapping[str, Tensor], zoo: Registry) -> list[str]:
 def skeleton_of(checkpoint: Checkpoint, zoo: Registry) -> Mapping[str, Tensor]:
     """Return the tensors of a file by the names of the model, without data."""
     found = identified(checkpoint, zoo)
-    return format_of(found, zoo).to_model(found.skeleton())
+    return found.shapes(format_of(found, zoo))
 
 
 def main_shapes(tensors: Mapping[str, Tensor]) -> tuple[object, ...]:

@@ -17,6 +17,7 @@ from vitzoo.errors import CheckpointError
 from vitzoo.loading.adapt import LOADABLE, PRE_LOGITS, Adaptation, Adapted, adapt, fresh_head
 from vitzoo.loading.assign import Slots
 from vitzoo.network.model import VisionTransformer
+from vitzoo.parts.shapes import Shapes
 from vitzoo.plugin.guard import note_of
 from vitzoo.report import LoadReport
 from vitzoo.schema.terms import AVG
@@ -50,7 +51,9 @@ def load(
     """
     checkpoint, slots = identified(checkpoint, zoo), Slots(model)
     layout = format_of(checkpoint, zoo)
-    plan = adapt(layout.to_model(checkpoint.skeleton()), model, slots.expected, adaptation)
+    hollow = checkpoint.shapes(layout)
+    with Shapes():
+        plan = adapt(hollow, model, slots.expected, adaptation)
     check(plan, slots, checkpoint.source, zoo, note_of(layout), typed or {})
 
     ignored = layout.ignored_keys(checkpoint.header.tensors)

@@ -205,7 +205,7 @@ class WeightsFile(WeightsSource):
         """Whether the network has pre-logits, and the file has no tensor of a head."""
         if self.request.base.head.name not in PRE_LOGITS:
             return False
-        tensors = format_of(self._checkpoint, self.zoo).to_model(self._checkpoint.skeleton())
+        tensors = self._checkpoint.shapes(format_of(self._checkpoint, self.zoo))
         return not any(name.startswith(HEADS) for name in tensors)
 
     def trained(self, changes: Mapping[str, Any]) -> Spec:

@@ -64,7 +64,7 @@ class TrunkAndHead:
     ) -> None:
         self.trunk, self.head, self.source, self.stated = trunk, head, source, stated
         self.layout, self.file = layout, head.file
-        below = _below(layout.to_model(trunk.skeleton()))
+        below = _below(trunk.shapes(layout))
         infos = {n: TensorInfo(NAMES[t.dtype], tuple(t.shape), 0, 0) for n, t in below.items()}
         self.header = Header(infos | dict(head.header.tensors), head.header.metadata)
 

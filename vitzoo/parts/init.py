@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._device import DeviceContext
 
+from vitzoo.parts.shapes import Shapes
+
 TRUNCATED_STD = 0.87962566103423978  # of a standard normal cut at two standard deviations
 
 FILLED = (nn.Linear, nn.Conv2d, nn.LayerNorm)  # by `trunc_normal_`
@@ -42,7 +44,10 @@ class WithoutData(DeviceContext):
             tensor = args[0] if args else kwargs["tensor"]
             if tensor.is_meta:
                 return tensor
-        return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+        if func is torch.empty or getattr(func, "__name__", "") == "__get__":  # nearly all calls
+            return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+        with Shapes():
+            return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
 
 
 def layer(kind: type[M], *args: Any, **kwargs: Any) -> M:

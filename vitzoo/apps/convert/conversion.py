@@ -126,7 +126,7 @@ def convert(
     before = checkpoint.format or ""
     overrides.of_file(checkpoint, zoo).check(checkpoint.source, ())
     reading, writing = _heads(opened, format_of(checkpoint, zoo), layout, num_heads)
-    skeleton = reading.to_model(checkpoint.skeleton())
+    skeleton = checkpoint.shapes(reading)
     some = f"{checkpoint.source} has the checkpoint format {before}, except for some tensors"
     _from_model(reading, skeleton, some)
     _check_divides(writing, skeleton)

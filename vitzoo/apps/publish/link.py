@@ -159,7 +159,7 @@ def _opened(name: str, weights: str | None, zoo: Registry) -> Source:
 def _network(opened: Source) -> Network:
     checkpoint = opened.checkpoint
     header = checkpoint.skeleton()
-    tensors = format_of(checkpoint, opened.zoo).to_model(header)
+    tensors = checkpoint.shapes(format_of(checkpoint, opened.zoo))
     spec = network_of(opened, tensors)
     row = checkpoint.row
     if spec is None or row is None:
