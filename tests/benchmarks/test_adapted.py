@@ -20,7 +20,7 @@ from vitzoo.formats import transformers_vit
 
 pytestmark = pytest.mark.benchmark
 
-TURNS = 7 if os.environ.get("VITZOO_BENCH") == "full" else 2
+TURNS = 5 if os.environ.get("VITZOO_BENCH") == "full" else 2
 CODE = """
 import json, sys, time
 import torch, vitzoo

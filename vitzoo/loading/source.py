@@ -29,6 +29,7 @@ from vitzoo.formats.timm import HEADS
 from vitzoo.loading.request import Request, differences
 from vitzoo.log import log
 from vitzoo.plugin.guard import note_of
+from vitzoo.plugin.info import CORE
 from vitzoo.registry.choice import choose
 from vitzoo.schema.addresses import parts_of_name
 from vitzoo.schema.kinds import KIND_OF_FIELD, PARTS_OF_WEIGHTS
@@ -332,8 +333,8 @@ def chosen_over(trained: Spec, wanted: Spec) -> tuple[str, ...]:
 
 def _not_as_authors(trained: Spec, variant: Variant | None, zoo: Registry) -> str:
     """Return how positions are interpolated if the code of the variant's authors does otherwise."""
-    part, namespace = trained.pos_embed, f"{variant.maker}/" if variant else "/"
-    names = [name for name in sorted(zoo.parts[FORMAT]) if name.startswith(namespace)]
+    part, maker = trained.pos_embed, variant.maker if variant else CORE
+    names = [] if maker == CORE else sorted(zoo.parts_of(maker, FORMAT))
     layouts = [zoo.part(FORMAT, name) for name in names]
     usual = next((layout.resampling(trained) for layout in layouts if layout.authors), "")
     if not usual or part.opaque:

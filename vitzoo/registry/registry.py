@@ -76,9 +76,14 @@ class Registry:
 
     def core_parts(self, kind: str) -> list[str]:
         """Return the names of the core's parts of a kind; no plugin is read."""
-        self.host.load(CORE)
+        return self.parts_of(CORE, kind)
+
+    def parts_of(self, namespace: str, kind: str) -> list[str]:
+        """Return the names of the parts of a kind in a namespace; no other plugin is read."""
+        self.host.load(namespace)
         with LOCK:
-            return [name for name, (whose, _) in self.host.parts[kind].items() if whose == CORE]
+            rows = self.host.parts[kind].items()
+            return [name for name, (whose, _) in rows if whose == namespace]
 
     def load_manifests(self) -> None:
         """Read the manifests of all plugins; the states of plugins record errors."""
