@@ -237,6 +237,49 @@ def test_layers_are_pruned_as_in_timm(option, head, norm):
     close(again(IMAGES), model(IMAGES))
 
 
+@pytest.mark.parametrize("pool", ["avg", "token", "map", None])
+@pytest.mark.parametrize("option", ["class token", "mean after", "attention pool"])
+def test_the_classifier_is_reset_with_another_pool_as_in_timm(option, pool):
+    options, of_timm = {
+        **SHARED,
+        "mean after": ({"pool": {"name": "mean", "norm_first": False}}, {"global_pool": "avg"}),
+    }[option]
+    model = make(**options).eval()
+    network = timm.models.VisionTransformer(
+        img_size=model.spec.image_size, patch_size=model.spec.patch_size, embed_dim=48, depth=3,
+        num_heads=3, num_classes=model.num_classes, **of_timm,
+    ).eval()  # fmt: skip
+    network.load_state_dict(model.state_dict())
+    try:
+        network.reset_classifier(5, pool)
+    except AssertionError:  # timm adds no such pool either, and has none without a class token
+        with refuses(InvalidOption, f"global_pool = {pool!r}", "expected one of avg"):
+            model.reset_classifier(5, pool)
+        return
+    if pool == "token" and not model.has_class_token:
+        return
+    model.reset_classifier(5, global_pool=pool)
+    assert model.global_pool == network.global_pool
+    with torch.no_grad():
+        for parameter in model.head.parameters():
+            parameter.normal_()
+    network.head.load_state_dict(model.head.state_dict())
+    close(model(IMAGES), network(IMAGES))
+    again = vitzoo.create(model.spec).eval()
+    again.load_state_dict(model.state_dict())
+    close(again(IMAGES), model(IMAGES))
+
+
+@pytest.mark.parametrize("pool", ["max", "", "mean", 3])
+def test_a_pool_that_timm_alone_has_is_refused(pool):
+    model = make()
+    with refuses(InvalidOption, f"global_pool = {pool!r}", "one of avg, token", "pool="):
+        model.reset_classifier(5, pool)
+    assert model.num_classes == 7
+    with refuses(InvalidOption, "global_pool = 'avg'", "PrefixPool", "expected None"):
+        make(**NETWORKS["prefix"]).reset_classifier(5, "avg")
+
+
 def test_the_patch_embedder_follows_the_image_size():
     model = make()
     model.set_input_size(img_size=(16, 48))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
@@ -16,6 +17,8 @@ from vitzoo.schema.spec import PartSpec
 
 class Classifier(Network):
     """The head, which is a part or any module that a user assigns."""
+
+    _take_pool: Callable[[str], None]
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "head" and isinstance(value, nn.Module):
@@ -67,7 +70,7 @@ class Classifier(Network):
         """Return the head."""
         return self.head
 
-    def reset_classifier(self, num_classes: int) -> None:
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         """Replace the classifier by a new one of the same kind.
 
         The labels are removed, and the output activation is that of the new head. Layers before the
@@ -76,12 +79,19 @@ class Classifier(Network):
 
         Args:
             num_classes: k; with 0 the new head has no classifier.
+            global_pool: timm's name of another pool, `token` or `avg`, also `map` where it is the
+                pool already; None keeps the pool. The final norm stays where it acts.
+
+        Raises:
+            InvalidOption: the number is not possible, or the network cannot take this pool.
         """
         if isinstance(num_classes, bool) or not isinstance(num_classes, int) or num_classes < 0:
             raise InvalidOption(
                 f"num_classes must be a whole number of at least 0, got {num_classes!r}; "
                 "0 means no classifier"
             )
+        if global_pool is not None:
+            self._take_pool(global_pool)
         sample, plain, spec = next(self.parameters()), self._plain_head, self.spec
         if plain:
             fresh: Any = linear_head(in_dim=self.num_features, num_classes=num_classes)

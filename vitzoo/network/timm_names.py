@@ -8,12 +8,14 @@ from typing import Any
 from torch import Tensor, nn
 
 from vitzoo.network.calls import Network
+from vitzoo.errors import InvalidOption, short_repr
 from vitzoo.parts.heads import NoHead, classes_of
 from vitzoo.parts.pools import AttentionPool, ClassPool, MeanPool
 from vitzoo.parts.pos_embed import LearnedPositions
 from vitzoo.parts.protocols import NAMES
 from vitzoo.schema.rows import Preprocessing
 from vitzoo.schema.spec import PartSpec
+from vitzoo.schema.terms import AVG
 
 POOLS: dict[type, str] = {ClassPool: "token", MeanPool: "avg", AttentionPool: "map"}
 INSTEAD = {  # of attributes of timm that this network has not
@@ -76,6 +78,33 @@ class TimmNames(Network):
         if type(self._pool) not in POOLS:
             raise AttributeError(name="global_pool")
         return POOLS[type(self._pool)]
+
+    def _take_pool(self, kind: str) -> None:
+        """Use the pool of a name of timm from now on; the final norm stays before or after it.
+
+        Raises:
+            InvalidOption: the network cannot take this pool.
+        """
+        own = POOLS.get(type(self._pool))
+        possible = ["avg", *["token"] * self.has_class_token, *["map"] * (own == "map")]
+        if own is None or kind not in possible:
+            name = type(self._pool).__name__
+            wanted = f"one of {', '.join(possible)}" if own else "None, for a pool without timm's name"
+            raise InvalidOption(
+                f"global_pool = {short_repr(kind)} is not possible after {name}, expected {wanted}; "
+                "leave it out, or create the network with pool="
+            )
+        if kind == own:
+            return
+        after = type(self.norm) is nn.Identity and type(self.fc_norm) is not nn.Identity
+        if kind == "avg":
+            self.pool, chosen = MeanPool(norm_first=not after), AVG if after else "mean"
+        else:
+            self.pool, chosen = ClassPool(), "class"
+            if after:  # the norm of one token is that of all tokens, and the spec has no other
+                self.norm, self.fc_norm = self.fc_norm, nn.Identity()
+        self.attn_pool = None
+        self._note(pool=PartSpec.parse(chosen, "pool"))
 
     @property
     def feature_info(self) -> list[dict[str, Any]]:

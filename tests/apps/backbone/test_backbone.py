@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import pickle
+import threading
 
 import onnxruntime
 import pytest
@@ -263,6 +264,71 @@ def test_frozen_counts_stages_as_out_does(name, stage):
     assert all(p.requires_grad for n, p in named.items() if n.startswith(stage))
     assert any(n.startswith(stage) for n in named)
     assert not any(p.requires_grad for n, p in named.items() if n.startswith(STEMS))
+
+
+@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", None])
+@torch.no_grad()
+def test_freezing_leaves_the_live_network_to_other_threads(name):
+    """During the pass that finds what to freeze, the network computes what it did before."""
+    model = vitzoo.create(f"timm/{name}" if name else SMALL, num_classes=0).train()
+    batch = images(*model.spec.image_size)
+    features, found = vitzoo.backbone(copy.deepcopy(model), frozen=0, dynamic=False), []
+    expected = features.eval()(batch)[0]
+    inside = [threading.Event(), threading.Event()]
+
+    def compute():
+        inside[0].wait()
+        modes = {module.training for module in model.modules()}
+        found.append((vitzoo.backbone(model, dynamic=False).eval()(batch)[0], modes))
+        inside[1].set()
+
+    class Paused(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            if func is torch.nn.functional.linear and args[0].is_meta and not inside[0].is_set():
+                inside[0].set()  # in the midst of the pass without data
+                assert inside[1].wait(60)
+            return func(*args, **(kwargs or {}))
+
+    thread = threading.Thread(target=compute)
+    thread.start()
+    with Paused():
+        vitzoo.backbone(model, frozen=1, dynamic=False)
+    thread.join()
+    ((result, modes),) = found
+    assert modes == {True}
+    assert torch.equal(result, expected)
+
+
+def test_freezing_calls_no_hook():
+    model, seen = vitzoo.create(SMALL), []
+    model.blocks[0].register_forward_hook(lambda *_: seen.append(1))
+    vitzoo.backbone(model, frozen=1)
+    assert not seen
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"norm": True, "out": [0, 2]}, {"pyramid": True}, {"frozen": 1}, {"dynamic": False}],
+    ids=str,
+)
+@torch.no_grad()
+def test_fx_traces_a_backbone(options):
+    features = small(**options).eval()
+    traced = torch.fx.symbolic_trace(features)
+    for count in (1, 3):
+        batch = randn(count, 3, 32, 32)
+        found, expected = traced(batch), features(batch)
+        assert len(found) == len(expected)
+        assert all(map(torch.equal, found, expected))
+
+
+def test_fx_refuses_a_size_that_is_padded():
+    features = vitzoo.backbone(SMALL | {"image_size": 40}, pyramid=True)
+    with refuses(vitzoo.InvalidOption, "(40, 40)", "(16, 16)", "set_input_size((48, 48))"):
+        torch.fx.symbolic_trace(features)
+    features.network.set_input_size((48, 48))
+    batch = images(48, 48)
+    assert torch.equal(torch.fx.symbolic_trace(features)(batch)[0], features(batch)[0])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -7,12 +7,13 @@ import math
 import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.fx import Proxy
 
 from vitzoo.apps.backbone.feature_info import FeatureInfo
 from vitzoo.apps.backbone.pyramid import SCALES, SimpleFeaturePyramid
@@ -22,6 +23,7 @@ from vitzoo.keywords import check_choice, check_keywords, check_types
 from vitzoo.network.build import construct, make_dynamic
 from vitzoo.network.inputs import check_images, explained
 from vitzoo.network.model import VisionTransformer
+from vitzoo.network.shortcut import HOOKS
 from vitzoo.network.wrappers import network_of
 from vitzoo.opening import is_model, resolve
 from vitzoo.registry.registry import registry
@@ -195,6 +197,8 @@ class Backbone(nn.Module):
         return _backbone_output(maps.values() if self.returns == "dict" else maps)
 
     def _padded(self, images: Tensor) -> Tensor:
+        if isinstance(images, Proxy):
+            return self._traced(images)
         channels = self.network.spec.in_chans
         if not isinstance(images, Tensor) or images.dim() != 4:
             wanted = None if self._any_size else self.image_size
@@ -215,6 +219,21 @@ class Backbone(nn.Module):
         # A compiled graph has no branch: it would be compiled for each combination of sides.
         pads = torch.compiler.is_compiling() or below or right
         return F.pad(images, (0, right, 0, below)) if pads else images
+
+    def _traced(self, images: Proxy) -> Any:
+        """Return the images of a graph of torch.fx, which has one size: that of the network.
+
+        Raises:
+            InvalidOption: images of this size are padded, and the network would get another size.
+        """
+        size = self.image_size
+        padded = tuple(side + -side % m for side, m in zip(size, self._multiple, strict=True))
+        if padded != size and self._any_size:
+            raise InvalidOption(
+                f"torch.fx traces images of one size, and {size} px is no multiple of the "
+                f"stride {self._multiple}; first call network.set_input_size({padded})"
+            )
+        return images
 
     @property
     def _any_size(self) -> bool:
@@ -363,23 +382,19 @@ def _before(first: Backbone) -> list[nn.Parameter]:
     """Return all parameters that the results of a backbone depend on.
 
     They are read from the graph of a forward pass on `meta`, because the networks of plugins do
-    not tell which parameters belong to a block. In evaluation mode, no block is skipped.
+    not tell which parameters belong to a block. In evaluation mode, no block is skipped. The pass
+    is that of a copy without data and hooks: other threads may use the network.
     """
-    parameters, network = dict(first.named_parameters()), first.network
-    hollow = {
-        name: torch.empty_like(tensor, device="meta", requires_grad=name in parameters)
-        for name, tensor in (parameters | dict(first.named_buffers())).items()
-    }
-    wanted = [hollow[name] for name in parameters]
-    size = 1, network.spec.in_chans, *first.image_size
-    images = torch.empty(size, dtype=wanted[0].dtype, device="meta")
-    modes = {module: module.training for module in first.modules()}
-    (result,) = functional_call(first.eval(), hollow, images)
-    reached = torch.autograd.grad(result.sum(), wanted, allow_unused=True)
-    first.train()  # LeViT then forgets what it computed
-    for module, mode in modes.items():
-        module.training = mode
-    return [p for p, g in zip(parameters.values(), reached, strict=True) if g is not None]
+    parameters = list(first.parameters())
+    hollow = [torch.empty_like(p, device="meta", requires_grad=True) for p in parameters]
+    instead: dict[int, Any] = dict(zip(map(id, parameters), hollow, strict=True))
+    instead |= {id(one): torch.empty_like(one, device="meta") for one in first.buffers()}
+    instead |= {id(vars(m)[name]): OrderedDict() for m in first.modules() for name in HOOKS}
+    copy = deepcopy(first, instead).eval()
+    size = 1, first.network.spec.in_chans, *first.image_size
+    (result,) = copy(torch.empty(size, dtype=hollow[0].dtype, device="meta"))
+    reached = torch.autograd.grad(result.sum(), hollow, allow_unused=True)
+    return [p for p, g in zip(parameters, reached, strict=True) if g is not None]
 
 
 def _described(info: Mapping[str, Any], *, norm: bool) -> dict[str, Any]:
