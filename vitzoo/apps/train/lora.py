@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from vitzoo.apps.train.adapter import pattern_of, record
+from vitzoo.apps.train.adapter import MAX_WHOLE, pattern_of, record
 from vitzoo.errors import InvalidOption, VitzooError
 from vitzoo.log import log
 from vitzoo.network.model import VisionTransformer
@@ -28,7 +29,8 @@ def lora(model: nn.Module, *, r: int = 8, lora_alpha: float | None = None) -> di
     """Return the arguments of PEFT's `LoraConfig` that adapt a model.
 
     LoRA adapts the linear layers of attention and MLP in every block, and in an attention pool. The
-    head is trained whole. Nothing else is trained, and the patch embedder never is.
+    head is trained whole, and so are batch norms and other modules that keep statistics, which
+    training changes. Nothing else is trained.
 
     `revision` records the SHA-256 of the weights that the model was loaded from, and its network,
     labels and preprocessing. PEFT keeps it in `adapter_config.json`, and `create(adapter=)` reads
@@ -46,7 +48,7 @@ def lora(model: nn.Module, *, r: int = 8, lora_alpha: float | None = None) -> di
     Raises:
         InvalidOption: the model is no network of vitzoo's blocks, already has adapters, or was
             changed after it was loaded; its file, which is loaded again to compare them, is
-            missing or differs; or the rank is not possible.
+            missing or differs; the rank is not possible; or too many modules keep statistics.
 
     Source: arXiv:2106.09685, which also merges the products into the weights.
 
@@ -70,14 +72,38 @@ def lora(model: nn.Module, *, r: int = 8, lora_alpha: float | None = None) -> di
         raise InvalidOption(
             f"r must be a whole number from 1 to the width {model.embed_dim}, got {describe(r)}"
         )
-    head = any(True for _ in model.head.parameters())
+    whole = [*["head"] * bool(model.head.state_dict()), *_with_statistics(model)]
+    if len(whole) > MAX_WHOLE:
+        raise InvalidOption(
+            f"{len(whole)} modules keep statistics that training changes, such as {whole[-1]}, and "
+            f"an adapter holds {MAX_WHOLE}; name the layers yourself: LoraConfig(target_modules="
+            "[...]), and load the adapter with PEFT"
+        )
     return {
         "r": r,
         "lora_alpha": r if lora_alpha is None else lora_alpha,
         "target_modules": targets,
-        "modules_to_save": ["head"] if head else None,
+        "modules_to_save": whole or None,
         "revision": _record(model, model.spec),
     }
+
+
+def _with_statistics(model: nn.Module) -> list[str]:
+    """Return the names of modules outside the head whose buffers training may change.
+
+    These are batch norms, and modules without others in them that have buffers in the state dict.
+    Those of the patch embedder, such as the mean of pixels, are constants.
+    """
+    found = []
+    for name, module in model.named_modules():
+        if name.partition(".")[0] == "head":
+            continue
+        kept = vars(module)["_buffers"].keys() - vars(module)["_non_persistent_buffers_set"]
+        own = any(getattr(module, key) is not None for key in kept)
+        alone = not any(True for _ in module.children()) and not name.startswith("patch_embed")
+        if own and (alone or isinstance(module, _BatchNorm)):
+            found.append(name)
+    return found
 
 
 def _record(model: VisionTransformer, spec: Spec) -> str | None:
