@@ -27,7 +27,7 @@ from vitzoo.schema.rows import Variant
 
 CONFIG, TENSORS, PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 MAX_CONFIG = 4 * 1024 * 1024  # bytes; the names of 21,843 classes take 0.5 MB
-MAX_WHOLE = 256  # modules that are trained whole
+MAX_WHOLE = 16  # modules that are trained whole
 PREFIX = "base_model.model."  # PEFT puts it before the names of the model
 RECORD = re.compile(r"sha256:([0-9a-f]{64}) (\{.*\})", re.DOTALL)
 LAYER = re.compile(r"(blocks\.\d+|attn_pool)\.(.+)")
