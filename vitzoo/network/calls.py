@@ -5,10 +5,13 @@ Results of parts in `checked_parts` are checked, but not while a tool records th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,11 +33,41 @@ if TYPE_CHECKING:
 Size = tuple[int, int]
 
 
-class Network(nn.Module):
-    """The attributes that the classes beside `VisionTransformer` read, and calls of its parts."""
+class Place(NamedTuple):
+    """What depends on the size of the images: a network computes with that of its thread.
+
+    Args:
+        image_size: (height, width) in px.
+        grid_size: (h, w) in patches.
+        table: `pos_embed` for this grid, if it is not the network's own.
+        positions: the position embedding for this grid, if it is not the network's own.
+    """
 
     image_size: Size
     grid_size: Size
+    table: Tensor | None = None
+    positions: Any = None
+
+
+PLACES: ContextVar[Mapping[int, Place]] = ContextVar("places", default=MappingProxyType({}))
+
+
+@contextmanager
+def placed(network: Network, place: Place) -> Iterator[None]:
+    """Let a network compute for images of another size, in this thread alone.
+
+    The size is no argument of the methods: users and torch override and wrap them.
+    """
+    before = PLACES.set({**PLACES.get(), id(network): place})
+    try:
+        yield
+    finally:
+        PLACES.reset(before)
+
+
+class Network(nn.Module):
+    """The attributes that the classes beside `VisionTransformer` read, and calls of its parts."""
+
     embed_dim: int
     num_prefix_tokens: int
     spec: Spec | None
@@ -56,7 +89,32 @@ class Network(nn.Module):
     attn_pool: Pool | None
     fc_norm: nn.Module
     head: Any  # users assign any module
+    _own: Place  # the size that it was built for, or got by `set_input_size`
     _plain_head: bool  # whether the head is a module without the attributes of `Head`
+
+    @property
+    def image_size(self) -> Size:
+        """(height, width) in px of the images that the network takes."""
+        return self._place.image_size
+
+    @property
+    def grid_size(self) -> Size:
+        """(h, w) of the patches of these images."""
+        return self._place.grid_size
+
+    @property
+    def _place(self) -> Place:
+        """The place of the images that this thread computes, else the network's own."""
+        return PLACES.get().get(id(self), self._own)
+
+    @property
+    def _table(self) -> Any:
+        found = self._place.table
+        return self.pos_embed if found is None else found
+
+    @property
+    def _positions(self) -> Any:
+        return self._place.positions or self.positions
 
     def _patches(self, images: Tensor) -> Tensor:
         """Map (b, c, h, w) images to (b, n, d) patches.
@@ -88,17 +146,17 @@ class Network(nn.Module):
         """
         if isinstance(x, Merged):
             return x  # merged tokens have no position
-        part: Any = self.positions
+        part: Any = self._positions
         part = part.forward if layer else part
-        return self._run("pos_embed", part, Tensor.size, x, self.pos_embed, layer)
+        return self._run("pos_embed", part, Tensor.size, x, self._table, layer)
 
     def _acts(self, layer: int) -> tuple[Rotate, Bias]:
         """Return the rotation and the attention bias of the positions for block `layer`."""
-        rotate: Any = getattr(self.positions, "rotate", None)
+        rotate: Any = getattr(self._positions, "rotate", None)
         name = "window_bias" if self._windows(layer) else "attention_bias"
-        bias: Any = getattr(self.positions, name, None)
+        bias: Any = getattr(self._positions, name, None)
         if bias is not None:
-            bias = self._run("pos_embed", bias, BIAS, self.pos_embed, layer)
+            bias = self._run("pos_embed", bias, BIAS, self._table, layer)
             if not isinstance(bias, Tensor | Proxy):
                 bias = partial(self._run, "pos_embed", bias, TENSOR)
         if rotate is None:

@@ -164,7 +164,10 @@ class VisionTransformer(Introspection, MixedSizes, Classifier, TimmNames):
         given: tuple[Any, ...] = self._acts(layer)
         if tokens is not None:
             given = (*given, tokens)
-        windows = self._windows(layer)
+        return self._called(layer, x, *given, **self._windows(layer))
+
+    def _called(self, layer: int, x: Any, *given: Any, **windows: Any) -> Any:
+        """Call block `layer`, and compute it again in the backward pass if this is set."""
         if self.grad_checkpointing and self.training and torch.is_grad_enabled():
             return checkpoint(self.blocks[layer], x, *given, use_reentrant=False, **windows)
         return self.blocks[layer](x, *given, **windows)

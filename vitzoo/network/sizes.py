@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import copy, deepcopy
+from contextlib import nullcontext
+from copy import copy
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
@@ -11,9 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from vitzoo.errors import InvalidInput, InvalidOption, VitzooError
-from vitzoo.network.calls import Network, Size
+from vitzoo.network.calls import Network, Place, Size, placed
 from vitzoo.parts.patch_embed import ConvPatchEmbed
 from vitzoo.parts.protocols import GRID, TABLE, call
+from vitzoo.parts.resample import same_grid
+from vitzoo.parts.shapes import Shapes
 from vitzoo.schema.reader import pair
 
 P = ParamSpec("P")
@@ -23,28 +26,45 @@ Method = Callable[Concatenate[M, Tensor, P], R]
 
 
 def for_any_size(method: Method[M, P, R]) -> Method[M, P, R]:
-    """Let a method of a model with `dynamic` act on the model for the size of its images."""
+    """Let a method of a model with `dynamic` compute for the size of its images."""
 
     @wraps(method)
     def sized(self: M, images: Tensor, /, *args: P.args, **kwargs: P.kwargs) -> R:
         if not self.dynamic or not self._fits(images):
             return method(self, images, *args, **kwargs)
         if not torch.compiler.is_compiling():
-            return method(self._sized(images), images, *args, **kwargs)
+            with placed(self, self._place_of(images)):
+                return method(self, images, *args, **kwargs)
         positions: Any = self.positions
-        parts = [self, *positions.modules()]
+        parts = [*positions.modules()]
         before = [(part, dict(vars(part)), dict(part._buffers)) for part in parts]  # noqa: SLF001
-        table = self.pos_embed
-        try:  # a traced copy would be another module in each call, and be compiled again
-            self._place(images)
+        own = self._own
+        try:  # a traced part would be another module in each call, and be compiled again
+            self._own = self._place_of(images)
             return method(self, images, *args, **kwargs)
         finally:
-            self._parameters["pos_embed"] = table
+            self._own = own
             for part, values, buffers in before:
                 vars(part).update(values)
                 part._buffers.update(buffers)  # noqa: SLF001
 
     return sized
+
+
+def sharing(module: nn.Module) -> Any:
+    """Return a module of the same class with the same parameters and hooks.
+
+    A change of an attribute, or another buffer, is in one of the two alone. Unlike `copy`, it makes
+    no parameters, and works where FSDP2 or a parametrization has replaced the class.
+    """
+    other = object.__new__(type(module))
+    for name, value in vars(module).items():
+        apart = isinstance(value, list | set | dict) and not name.startswith("_")
+        vars(other)[name] = copy(value) if apart else value
+    children = vars(module)["_modules"].items()
+    vars(other)["_buffers"] = dict(vars(module)["_buffers"])
+    vars(other)["_modules"] = {n: None if part is None else sharing(part) for n, part in children}
+    return other
 
 
 class Sizes(Network):
@@ -74,7 +94,8 @@ class Sizes(Network):
         grid = self._run("patch_embed", self.patch_embed.grid, GRID, size)
         if grid != self.grid_size and self.pos_embed is not None:
             table, old = self._source()
-            fresh = self._run("pos_embed", self.positions.resample, TABLE, table, old, grid)
+            with Shapes() if table.is_meta else nullcontext():
+                fresh = self._run("pos_embed", self.positions.resample, TABLE, table, old, grid)
             self.loaded_positions = table.detach().clone(), old
             if fresh is not None:
                 fresh = fresh.to(self.pos_embed, copy=True)
@@ -98,7 +119,7 @@ class Sizes(Network):
             try:
                 what = self.checked_parts.get("pos_embed")
                 call(what, part.resample, (example, self.grid_size, larger), None)
-                call(what, deepcopy(part).to_grid, (larger,), None)
+                call(what, sharing(part).to_grid, (larger,), None)
             except (VitzooError, RuntimeError, ValueError) as error:
                 name = self.spec.pos_embed.name if self.spec else type(part).__name__
                 raise InvalidOption(
@@ -107,7 +128,7 @@ class Sizes(Network):
                 ) from error
 
     def _take(self, image_size: Size, grid_size: Size) -> None:
-        self.image_size, self.grid_size = image_size, grid_size
+        self._own = Place(image_size, grid_size)
         if isinstance(self.patch_embed, ConvPatchEmbed):
             self.patch_embed.expect(image_size)
 
@@ -146,30 +167,22 @@ class Sizes(Network):
         """Whether images have another size than the model and a shape that it may take."""
         if not isinstance(images, Tensor) or images.dim() != 4:
             return False
-        return images.shape[2:] != self.image_size and images.shape[1] == self.patch_embed.in_chans
+        if images.shape[1] != self.patch_embed.in_chans:
+            return False
+        return not same_grid((images.shape[2], images.shape[3]), self.image_size)
 
-    def _sized(self: M, images: Tensor) -> M:
-        """Return the model for the size of (b, c, h, w) images; it shares all parameters.
+    def _place_of(self, images: Tensor) -> Place:
+        """Return the place of (b, c, h, w) images; the part of positions shares all parameters.
 
         Raises:
             InvalidInput: the size is not a whole number of patches.
         """
-        part: Any = self.positions
-        positions = deepcopy(part, {id(shared): shared for shared in part.parameters()})
-        model = copy(self)
-        vars(model).update(
-            _parameters=dict(self._parameters), _modules={**self._modules, "positions": positions}
-        )
-        model._place(images)  # noqa: SLF001
-        return model
-
-    def _place(self, images: Tensor) -> None:
-        """Take another image size, without a change of shared parameters and modules."""
         size = images.shape[2], images.shape[3]
         try:
             grid = self._run("patch_embed", self.patch_embed.grid, GRID, size)
         except InvalidOption as error:
             raise InvalidInput(str(error)) from error
-        self._parameters["pos_embed"] = self._resampled(grid)  # type: ignore[assignment]  # no leaf
-        self._run("pos_embed", self.positions.to_grid, None, grid)
-        vars(self).update(image_size=size, grid_size=grid)
+        table, part = self._resampled(grid), cast(Any, self.positions)
+        positions = part if torch.compiler.is_compiling() else sharing(part)
+        self._run("pos_embed", positions.to_grid, None, grid)
+        return Place(size, grid, table, positions)

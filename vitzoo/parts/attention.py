@@ -12,6 +12,7 @@ from torch.fx import Proxy
 
 from vitzoo.errors import InvalidOption
 from vitzoo.parts.init import layer, xavier_uniform_
+from vitzoo.parts.packed import Packed
 from vitzoo.parts.windows import Windows
 
 Rotate = Callable[[Tensor], Tensor] | None
@@ -110,18 +111,21 @@ class Attention(nn.Module):
         rotate: Rotate = None,
         bias: Bias = None,
         tokens: int | None = None,
-        windows: Windows | None = None,
+        windows: Windows | Packed | None = None,
         with_keys: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Compute attention over n tokens (b, n, d); given `tokens`, for the first ones only.
 
         `with_keys` returns the keys (b, heads, n, head_dim), too. In `windows`, a patch attends to
         the prefix tokens and to the patches of its window, and a prefix token to all tokens. `bias`
-        is then that of one window: (heads, size ** 2, p + size ** 2), or a function.
+        is then that of one window: (heads, size ** 2, p + size ** 2), or a function. In a `Packed`
+        sequence, a token attends to those of its image.
         """
         q, k, v = self._project(x, rotate)  # (b, heads, n, head_dim) each
         if windows is None:
             x = self._attend(q[:, :, :tokens], k, v, bias)
+        elif isinstance(windows, Packed):
+            x = windows.attend(self._attend, (q, k, v))
         else:
             x = self._attend_in(windows, x, (q, k, v), bias, tokens)
         x = self.proj_drop(self.proj(self.norm(x)))

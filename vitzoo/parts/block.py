@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption
 from vitzoo.parts.attention import Attention, Bias, Rotate
+from vitzoo.parts.packed import Packed
 from vitzoo.parts.windows import Windows
 
 NORMS: dict[str, type[nn.Module]] = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}
@@ -86,13 +87,16 @@ class Block(nn.Module):
         rotate: Rotate = None,
         bias: Bias = None,
         tokens: int | None = None,
-        windows: Windows | None = None,
+        windows: Windows | Packed | None = None,
     ) -> Tensor:
         """Encode (b, n, d) tokens, or only the first `tokens` of them.
 
         `rotate` and `bias` are the positions for the attention, which is limited to `windows`.
         """
         attend = partial(self._attend, given=_given(rotate, bias, tokens, windows))
+        if isinstance(windows, Packed):
+            x = windows.add(self.drop_path, x, attend)
+            return windows.add(self.drop_path, x, self._transform)
         x = self.drop_path(x, attend, tokens)
         x = self.drop_path(x, self._transform)
         return x
@@ -157,9 +161,11 @@ class ParallelBlock(nn.Module):
         rotate: Rotate = None,
         bias: Bias = None,
         tokens: int | None = None,
-        windows: Windows | None = None,
+        windows: Windows | Packed | None = None,
     ) -> Tensor:
         branch = partial(self._branch, tokens, _given(rotate, bias, tokens, windows))
+        if isinstance(windows, Packed):
+            return windows.add(self.drop_path, x, branch)
         return self.drop_path(x, branch, tokens)
 
     def attention_probabilities(
@@ -178,7 +184,7 @@ class ParallelBlock(nn.Module):
 
 
 def _given(
-    rotate: Rotate, bias: Bias, tokens: int | None, windows: Windows | None
+    rotate: Rotate, bias: Bias, tokens: int | None, windows: Windows | Packed | None
 ) -> tuple[Any, ...]:
     """Return the arguments of the attention after its tokens; a user's may know no windows."""
     return (rotate, bias, tokens, *(() if windows is None else (windows,)))

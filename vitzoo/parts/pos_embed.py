@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from vitzoo.errors import InvalidOption
 from vitzoo.keywords import check_choice
 from vitzoo.parts.init import normal_
-from vitzoo.parts.resample import check_method, resample_grid
+from vitzoo.parts.resample import check_method, resample_grid, same_grid
 from vitzoo.schema.reader import pair
 from vitzoo.schema.spec import LIMITS
 
@@ -92,7 +92,7 @@ class LearnedPositions(nn.Module):
         return normal_(torch.empty(self.layers, tokens, self.embed_dim), std=0.02)
 
     def resample(self, table: Tensor, old: Size, new: Size) -> Tensor:
-        same = old == new or self.reference
+        same = self.reference or same_grid(old, new)
         return table if same else resample_grid(table, old, new, self.method)
 
     def to_grid(self, grid_size: Size) -> None:
@@ -102,7 +102,7 @@ class LearnedPositions(nn.Module):
         added = self._at(table, layer)
         if added is None:
             return tokens
-        if self.reference and self.grid_size and self.reference != self.grid_size:
+        if self.reference and self.grid_size and not same_grid(self.reference, self.grid_size):
             added = resample_grid(added, self.reference, self.grid_size, self.method)
         if not self.skipped:
             return tokens + added
@@ -162,7 +162,7 @@ class Learned2dPositions(LearnedPositions):
         return normal_(torch.empty(self.layers, rows, self.embed_dim // 2), std=0.02)
 
     def resample(self, table: Tensor, old: Size, new: Size) -> Tensor:
-        if old == new:
+        if same_grid(old, new):
             return table
         prefix, columns, rows = self._parts(table, old)
         columns = resample_grid(columns, (1, old[1]), (1, new[1]), self.method)

@@ -33,6 +33,20 @@ def check_method(method: str) -> str:
     return method
 
 
+def same_grid(old: tuple[int, int], new: tuple[int, int]) -> bool:
+    """Return whether two grids are equal.
+
+    While a compiler records operations for all sizes, this is False unless it is known to hold for
+    each of them. Interpolation to the grid of a table returns the table, so that no branch is
+    needed.
+    """
+    if not torch.compiler.is_compiling():
+        return old == new
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return all(statically_known_true(a == b) for a, b in zip(old, new, strict=True))
+
+
 def resample_grid(
     table: Tensor, old: tuple[int, int], new: tuple[int, int], method: str = "bicubic_antialias"
 ) -> Tensor:
@@ -65,8 +79,39 @@ def _interpolate(grid: Tensor, size: tuple[int, int], method: str) -> Tensor:
         return rows @ grid @ columns.T
     if method != "bicubic_offset":
         return F.interpolate(grid, size=size, **options)
+    if torch.compiler.is_compiling():  # which fixes a scale, and with it the size
+        rows, columns = _offset_weights(grid, size)
+        return rows @ grid @ columns.T
     scale = [(n + OFFSET) / o for n, o in zip(size, grid.shape[2:], strict=True)]
     return F.interpolate(grid, scale_factor=scale, **options)
+
+
+def _offset_weights(grid: Tensor, size: tuple[int, int]) -> list[Tensor]:
+    """Return the weights of `bicubic_offset` for rows and columns, (new, old) each.
+
+    They are those of torch's bicubic interpolation with a = -0.75. For the same size, without
+    offset, they are exactly 0 and 1.
+    """
+    sides = list(zip(grid.shape[2:], size, strict=True))
+    steps = [torch.arange(new, dtype=torch.float32, device=grid.device) for _, new in sides]
+    differs = torch.stack(
+        [torch.scalar_tensor(new, device=grid.device) != old for old, new in sides]
+    ).any()
+    found = []
+    for (old, new), places in zip(sides, steps, strict=True):
+        scale = old / (new + OFFSET * differs)
+        source = (places + 0.5) * scale - 0.5
+        first = source.floor()
+        weights = grid.new_zeros(new, old)
+        for tap in range(-1, 3):
+            distance = (source - first - tap).abs()
+            near = ((1.25 * distance - 2.25) * distance) * distance + 1
+            far = ((-0.75 * distance + 3.75) * distance - 6) * distance + 3
+            index = (first.long() + tap).clamp(0, old - 1)[:, None]
+            value = torch.where(distance <= 1, near, far)[:, None]
+            weights = weights.scatter_add(1, index, value.to(weights.dtype))
+        found.append(weights)
+    return found
 
 
 def _nearest(old: int, new: int) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
 
 from torch import Tensor, nn
 
@@ -14,6 +13,7 @@ from vitzoo.apps.predict.outputs import Row
 from vitzoo.errors import InvalidInput, InvalidOption
 from vitzoo.images.transform import NativeTransform, Transform
 from vitzoo.network.model import VisionTransformer
+from vitzoo.network.sizes import sharing
 
 BYTES_HELD = 2**28  # of inputs that wait for others of their grid, about
 MOST_HELD = 1024  # of these inputs, and of rows that wait for an earlier one
@@ -36,9 +36,9 @@ def of_any_size(model: nn.Module) -> nn.Module:
             f"one size only; {fix}"
         )
     model.check_movable("native_size", fix)
-    other = copy(model)
+    other = sharing(model)
     other.dynamic = True
-    return other
+    return other  # type: ignore[no-any-return]
 
 
 def input_shapes(transform: Transform) -> tuple[Shape, Shape]:
