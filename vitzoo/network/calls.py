@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -49,7 +48,7 @@ class Place(NamedTuple):
     positions: Any = None
 
 
-PLACES: ContextVar[Mapping[int, Place]] = ContextVar("places", default=MappingProxyType({}))
+PLACES: ContextVar[Mapping[int, Place] | None] = ContextVar("places", default=None)
 
 
 @contextmanager
@@ -58,7 +57,7 @@ def placed(network: Network, place: Place) -> Iterator[None]:
 
     The size is no argument of the methods: users and torch override and wrap them.
     """
-    before = PLACES.set({**PLACES.get(), id(network): place})
+    before = PLACES.set({**(PLACES.get() or {}), id(network): place})
     try:
         yield
     finally:
@@ -105,7 +104,8 @@ class Network(nn.Module):
     @property
     def _place(self) -> Place:
         """The place of the images that this thread computes, else the network's own."""
-        return PLACES.get().get(id(self), self._own)
+        places = PLACES.get()
+        return self._own if places is None else places.get(id(self), self._own)
 
     @property
     def _table(self) -> Any:

@@ -12,7 +12,7 @@ from torch.fx import Proxy
 from vitzoo.errors import InvalidOption
 from vitzoo.parts.attention import Bias
 from vitzoo.parts.init import normal_
-from vitzoo.parts.resample import check_method, resample_grid
+from vitzoo.parts.resample import check_method, resample_grid, same_grid, unless_same
 
 Size = tuple[int, int]
 
@@ -69,7 +69,7 @@ class RelativePositions(nn.Module):
         The interpolation acts on the vectors arranged by difference in rows and columns. Several
         such differences may have the same offset; the offset gets their mean over pairs of patches.
         """
-        if old == new:
+        if same_grid(old, new):
             return table
         spread = table[:, _offsets(old).to(table.device)]  # (l, (2 h - 1) (2 w - 1), d)
         spread = resample_grid(spread, _differences(old), _differences(new), self.method)
@@ -77,7 +77,8 @@ class RelativePositions(nn.Module):
         sums = pairs.new_zeros(2 * new[0] * new[1] - 1).index_add(0, offsets, pairs)
         share = pairs / sums[offsets]
         moved = table.new_zeros(len(table), 2 * new[0] * new[1] - 1, self.embed_dim)
-        return moved.index_add(1, offsets.to(table.device), spread * share.to(spread)[:, None])
+        moved = moved.index_add(1, offsets.to(table.device), spread * share.to(spread)[:, None])
+        return unless_same(moved, table, old, new)
 
     def to_grid(self, grid_size: Size) -> None:
         """Do nothing: only the table depends on the grid."""

@@ -47,6 +47,20 @@ def same_grid(old: tuple[int, int], new: tuple[int, int]) -> bool:
     return all(statically_known_true(a == b) for a, b in zip(old, new, strict=True))
 
 
+def unless_same(
+    moved: Tensor, table: Tensor, old: tuple[int, int], new: tuple[int, int]
+) -> Tensor:
+    """Return a table that was interpolated, or the table itself where the grids are equal.
+
+    This is for methods that change a table at its own grid; `same_grid` returns the usual case.
+    """
+    if not torch.compiler.is_compiling():
+        return moved
+    sides = [torch.scalar_tensor(b) == a for a, b in zip(old, new, strict=True)]
+    rows = torch.arange(moved.shape[1], device=table.device).clamp(max=table.shape[1] - 1)
+    return torch.where(torch.stack(sides).all().to(table.device), table[:, rows], moved)
+
+
 def resample_grid(
     table: Tensor, old: tuple[int, int], new: tuple[int, int], method: str = "bicubic_antialias"
 ) -> Tensor:
