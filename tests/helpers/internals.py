@@ -7,7 +7,7 @@ from pathlib import Path
 from vitzoo.apps.bench.results import Measurement as Measurement
 from vitzoo.apps.bench.ways import choose_ways as choose_ways
 from vitzoo.apps.predict.chunk import are_alike as are_alike
-from vitzoo.apps.predict.grids import in_order as in_order
+from vitzoo.apps.predict.grids import in_order as in_order, of_any_size as of_any_size
 from vitzoo.apps.probe.classifiers import LinearClassifier as LinearClassifier, Score as Score
 from vitzoo.apps.site.site import Site as Site, write_site as write_site
 from vitzoo.authoring.plugin_state import place as place

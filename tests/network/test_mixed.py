@@ -218,6 +218,32 @@ def test_images_are_checked(batch, parts):
         make().forward_packed(batch)
 
 
+@torch.no_grad()
+def test_images_may_come_one_after_the_other():
+    model, batch = make(), images()
+    expected = model.forward_packed(batch)
+    for several in (
+        iter(batch),
+        (image for image in batch),
+        tuple(batch),
+        dict(enumerate(batch)).values(),
+    ):
+        assert torch.equal(model.forward_packed(several), expected)
+    tokens = model.forward_features_packed(batch)
+    assert all(map(torch.equal, model.forward_features_packed(iter(batch)), tokens))
+    with refuses(InvalidInput, "forward_packed", "3", "pass a list"):
+        model.forward_packed(3)
+
+
+@torch.no_grad()
+def test_blocks_are_called_with_their_hooks():
+    model, seen = make(), []
+    for module in (model.blocks[0], model.blocks[1].attn, model.blocks[2].mlp):
+        module.register_forward_hook(lambda module, *_: seen.append(module))
+    model.forward_packed(images())
+    assert seen == [model.blocks[0], model.blocks[1].attn, model.blocks[2].mlp]
+
+
 def test_merged_tokens_are_refused():
     with refuses(InvalidOption, "forward_packed", "merge=0"):
         make(block={"merge": 2}).forward_packed(images())

@@ -14,6 +14,7 @@ from torch._dynamo.testing import CompileCounter
 import vitzoo
 from helpers import SMALL, randn, refuses
 from internals import make_dynamic
+from vitzoo.parts.resample import RESAMPLING, _offset_weights, resample_grid
 
 TABLES = {
     "learned": "learned",
@@ -321,6 +322,64 @@ def test_dynamic_is_exported_for_another_size(positions):
     images = batch((32, 48))
     program = torch.export.export(model, (images,)).module()
     torch.testing.assert_close(program(images), model(images), rtol=0, atol=1e-6)
+
+
+EXPORTED = {
+    "class token": {},
+    "moved": {},
+    "Meta's DINO": {"pos_embed": {"name": "learned", "resample": "bicubic_offset"}},
+    "relative": {"pos_embed": "relative"},
+    "rope": {"pos_embed": "rope"},
+}
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("network", EXPORTED)
+@torch.no_grad()
+def test_dynamic_is_exported_for_all_sizes(network):
+    """The network's own size is one of them, and the positions of that size are the table."""
+    model = make(EXPORTED[network].get("pos_embed", "learned"), dynamic=True)
+    if network == "moved":
+        model.set_input_size((40, 24))
+    shapes = {2: 8 * torch.export.Dim("h", max=8), 3: 8 * torch.export.Dim("w", max=8)}
+    program = torch.export.export(model, (batch((48, 24)),), dynamic_shapes=(shapes,)).module()
+    for size in ((32, 32), (40, 24), (48, 24), (16, 64)):
+        images = batch(size, seed=3)
+        torch.testing.assert_close(program(images), model(images), rtol=0, atol=1e-5)
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("first", [(32, 32), (48, 24)])
+@torch.no_grad()
+def test_the_own_size_is_no_further_graph(first):
+    torch.compiler.reset()
+    counter = CompileCounter()
+    compiled = torch.compile(make("learned", dynamic=True), backend=counter, fullgraph=True)
+    for size in (first, (40, 56), (32, 32), (24, 72), (32, 64), (16, 32)):
+        compiled(batch(size))
+    assert counter.frame_count == 2  # of the first size alone, and of all
+
+
+@pytest.mark.parametrize("method", [*RESAMPLING])
+def test_a_table_is_itself_at_its_own_grid(method):
+    """Without a branch: an exported network interpolates at its own size, too."""
+    table = randn(2, 3 + 5 * 7, 12)
+    if method == "bicubic_offset":
+        for weights, side in zip(_offset_weights(randn(1, 1, 5, 7), (5, 7)), (5, 7), strict=True):
+            assert torch.equal(weights, torch.eye(side))
+        return
+    assert torch.equal(resample_grid(table, (5, 7), (5, 7), method), table)
+
+
+def test_weights_with_an_offset_are_those_of_torch():
+    """Of torch's interpolation with this scale, which no compiler takes for all sizes."""
+    table = randn(1, 5 * 7, 12)
+    grid = table.reshape(1, 5, 7, 12).permute(0, 3, 1, 2)
+    for size in ((6, 7), (3, 9), (5, 1), (12, 14)):
+        rows, columns = _offset_weights(grid, size)
+        found = (rows @ grid @ columns.T).permute(0, 2, 3, 1).flatten(1, 2)
+        expected = resample_grid(table, (5, 7), size, "bicubic_offset")
+        torch.testing.assert_close(found, expected, rtol=0, atol=2e-6)
 
 
 # features, hooks, trace

@@ -89,7 +89,9 @@ class TimmNames(Network):
         possible = ["avg", *["token"] * self.has_class_token, *["map"] * (own == "map")]
         if own is None or kind not in possible:
             name = type(self._pool).__name__
-            wanted = f"one of {', '.join(possible)}" if own else "None, for a pool without timm's name"
+            wanted = (
+                f"one of {', '.join(possible)}" if own else "None, for a pool without timm's name"
+            )
             raise InvalidOption(
                 f"global_pool = {short_repr(kind)} is not possible after {name}, expected {wanted}; "
                 "leave it out, or create the network with pool="

@@ -47,9 +47,7 @@ def same_grid(old: tuple[int, int], new: tuple[int, int]) -> bool:
     return all(statically_known_true(a == b) for a, b in zip(old, new, strict=True))
 
 
-def unless_same(
-    moved: Tensor, table: Tensor, old: tuple[int, int], new: tuple[int, int]
-) -> Tensor:
+def unless_same(moved: Tensor, table: Tensor, old: tuple[int, int], new: tuple[int, int]) -> Tensor:
     """Return a table that was interpolated, or the table itself where the grids are equal.
 
     This is for methods that change a table at its own grid; `same_grid` returns the usual case.

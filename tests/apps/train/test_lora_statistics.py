@@ -109,7 +109,9 @@ def test_the_statistics_are_in_the_adapter(install, tmp_path, kind):
 
 def test_a_count_of_another_type_is_refused(install, tmp_path):
     install("acme-parts", "acme = acme:registry.toml", FILES)
-    file = vitzoo.save(fill(vitzoo.create(SPEC | {"pool": "acme/mean"})), tmp_path / "a.safetensors")
+    file = vitzoo.save(
+        fill(vitzoo.create(SPEC | {"pool": "acme/mean"})), tmp_path / "a.safetensors"
+    )
     trained(vitzoo.create(file)).save_pretrained(tmp_path / "adapter")
     tensors = tmp_path / "adapter" / "adapter_model.safetensors"
     state = load_file(tensors)

@@ -104,7 +104,11 @@ class Adapter:
             for name, info in found.items()
             if name in fitting and info.shape != fitting[name]
         ]
-        counts = {PREFIX + n: (t.dtype,) for n, t in model.state_dict().items() if not t.is_floating_point()}
+        counts = {
+            PREFIX + n: (t.dtype,)
+            for n, t in model.state_dict().items()
+            if not t.is_floating_point()
+        }
         types = [
             f"{name} is {info.dtype}"
             for name, info in found.items()
