@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from vitzoo.network.calls import Network
 from vitzoo.errors import InvalidOption, short_repr
+from vitzoo.network.calls import Network
 from vitzoo.parts.heads import NoHead, classes_of
 from vitzoo.parts.pools import AttentionPool, ClassPool, MeanPool
 from vitzoo.parts.pos_embed import LearnedPositions
@@ -93,8 +93,8 @@ class TimmNames(Network):
                 f"one of {', '.join(possible)}" if own else "None, for a pool without timm's name"
             )
             raise InvalidOption(
-                f"global_pool = {short_repr(kind)} is not possible after {name}, expected {wanted}; "
-                "leave it out, or create the network with pool="
+                f"global_pool = {short_repr(kind)} is not possible after {name}, expected "
+                f"{wanted}; leave it out, or create the network with pool="
             )
         if kind == own:
             return

@@ -38,7 +38,7 @@ class Packed(NamedTuple):
             projected: queries, keys and values (1, heads, sum of p + n, head_dim).
         """
         sizes, found = [math.prod(shape) for shape in self.shapes], []
-        divided = (t.split(sizes, dim=2) for t in projected)
+        divided = (torch.split(t, sizes, dim=2) for t in projected)
         for shape, (rotate, bias), *parts in zip(self.shapes, self.acts, *divided, strict=True):
             q, k, v = (t[0].unflatten(1, shape).transpose(0, 1) for t in parts)
             if rotate is not None:

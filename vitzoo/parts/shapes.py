@@ -23,13 +23,16 @@ IN_CPP = {  # which torch computes on `meta` without Python
 META, CPU = torch.device("meta"), torch.device("cpu")
 
 
-class Shapes(TorchDispatchMode):
+class Shapes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own
     """A context in which operations on `meta` get the shapes of their results from the CPU.
 
     Without it, torch computes most operations on `meta` in Python, and first imports a thousand
     modules of torch.compile and sympy, which takes seconds. Here the CPU computes an operation on
     tensors that repeat one zero. Joined, resized and random tensors are answered by their shapes.
     """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

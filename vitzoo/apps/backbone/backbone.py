@@ -196,7 +196,7 @@ class Backbone(nn.Module):
             return maps
         return _backbone_output(maps.values() if self.returns == "dict" else maps)
 
-    def _padded(self, images: Tensor) -> Tensor:
+    def _padded(self, images: Any) -> Any:
         if isinstance(images, Proxy):
             return self._traced(images)
         channels = self.network.spec.in_chans
@@ -220,7 +220,7 @@ class Backbone(nn.Module):
         pads = torch.compiler.is_compiling() or below or right
         return F.pad(images, (0, right, 0, below)) if pads else images
 
-    def _traced(self, images: Proxy) -> Any:
+    def _traced(self, images: Any) -> Any:
         """Return the images of a graph of torch.fx, which has one size: that of the network.
 
         Raises:

@@ -36,9 +36,9 @@ def of_any_size(model: nn.Module) -> nn.Module:
             f"one size only; {fix}"
         )
     model.check_movable("native_size", fix)
-    other = sharing(model)
+    other: VisionTransformer = sharing(model)
     other.dynamic = True
-    return other  # type: ignore[no-any-return]
+    return other
 
 
 def input_shapes(transform: Transform) -> tuple[Shape, Shape]:
