@@ -62,6 +62,8 @@ SIDES = {
     "on one core": "no other program: the seconds of one process on one core",
     "beyond the imports": "the memory of a process that has only imported vitzoo and torch",
     "10,000 names": "the same with 10,000 names: the seconds per name",
+    "the plain call": "`create(NAME, weights=FILE)` without changes, and the interpolation or the "
+    "repeated kernel that the change needs",
     "vitzoo, 2,000": "vitzoo with a fifth of the variants",
     "vitzoo, all plugins": "vitzoo reading the manifests of all plugins",
     "vitzoo, no plugins": "vitzoo without the plugins",
