@@ -16,12 +16,18 @@ from typing import BinaryIO
 
 from vitzoo.errors import InvalidOption, StoreError, VitzooError, short_repr
 from vitzoo.files.platform import files as system
+from vitzoo.log import log
 
 Kind = type[VitzooError]
 CHUNK = 1024 * 1024
 KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
 SHORT = 48  # characters; a name of 255 bytes leaves no room for the additions to a temporary name
 LEFT = 3600.0  # seconds without a byte after which the writer of a temporary file is gone
+NO_SYNC = {errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY}
+NO_FOLDER = {errno.EISDIR, errno.EACCES, errno.EPERM}  # a folder cannot be opened as a file is
+NO_MODE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM}
+_unsynced: list[OSError] = []  # the first error of this process
+OLD = ".old"  # ends the name of a folder that is being replaced
 
 
 def open_regular(
@@ -219,9 +225,9 @@ def replacing(
             yield file
             file.flush()
             with contextlib.suppress(FileNotFoundError):
-                system.set_mode(file.fileno(), stat.S_IMODE(path.stat().st_mode))
+                set_mode(file.fileno(), stat.S_IMODE(path.stat().st_mode))
             if lasting:
-                system.sync(file.fileno())
+                sync(file.fileno())
             file.close()  # Windows renames and removes no file that Python has open
             if not force:
                 check_target(path, force=False)
@@ -234,15 +240,34 @@ def replacing(
 
 def _beside(path: Path) -> Path:
     """Return a temporary name in the folder of `path`."""
-    return path.with_name(f".{path.name[:SHORT]}.{os.getpid()}.{time.time_ns()}")
+    return path.with_name(f"{_begin(path)}.{os.getpid()}.{time.time_ns()}")
 
 
-def _remove_left(path: Path) -> None:
-    """Remove what a killed process left beside `path`, under a name of `_beside`."""
-    ours = re.compile(rf"\.{re.escape(path.name[:SHORT])}\.\d+\.\d{{16,}}")
-    for left in path.parent.iterdir():
+def _begin(path: Path) -> str:
+    """Return how temporary names for `path` begin; no two paths share it."""
+    name = path.name
+    if len(name) > SHORT:
+        from hashlib import sha256  # costs milliseconds
+
+        name = f"{name[:SHORT]}-{sha256(os.fsencode(name)).hexdigest()[:16]}"
+    return f".{name}"
+
+
+def _left(path: Path, end: str = "") -> list[Path]:
+    """Return what stands beside `path` under a name of `_beside`, the oldest first."""
+    ours = re.compile(rf"{re.escape(_begin(path))}\.\d+\.(\d{{16,19}}){re.escape(end)}")
+    found = [
+        (match[1], left) for left in path.parent.iterdir() if (match := ours.fullmatch(left.name))
+    ]
+    return [left for _, left in sorted(found)]
+
+
+def _remove_left(path: Path, *, folder: bool = False) -> None:
+    """Remove the temporary files, or folders, that killed processes left beside `path`."""
+    for left in _left(path):
         with contextlib.suppress(OSError):
-            if ours.fullmatch(left.name) and time.time() - left.lstat().st_mtime > LEFT:
+            status = left.lstat()
+            if stat.S_ISDIR(status.st_mode) == folder and time.time() - status.st_mtime > LEFT:
                 _remove(left)
 
 
@@ -256,9 +281,52 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def sync(fd: int) -> None:
+    """Sync an open file; say once if the disk cannot."""
+    with _syncing(NO_SYNC):
+        system.sync(fd)
+
+
+def sync_path(path: Path) -> None:
+    """Sync a closed file; say once if the disk cannot."""
+    with _syncing(NO_SYNC, path):
+        system.sync_path(path)
+
+
 def sync_folder(path: Path) -> None:
-    """Sync a folder, so that a rename in it survives a power failure."""
-    system.sync_path(path)
+    """Sync a folder, so that a rename in it survives a power failure; say once if the disk cannot.
+
+    SMB, shared folders of virtual machines and some FUSE file systems sync no folders.
+    """
+    with _syncing(NO_SYNC | NO_FOLDER, path):
+        system.sync_path(path)
+
+
+@contextlib.contextmanager
+def _syncing(harmless: Collection[int], path: Path | None = None) -> Iterator[None]:
+    """Go on without a sync after some errors."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in harmless:
+            raise
+        if not _unsynced:
+            _unsynced.append(error)
+            log.warning(
+                "the disk%s cannot sync files and folders (%s): what was written last may be lost "
+                "in a power failure; `vitzoo verify` finds damaged files",
+                f" of {path}" if path else "",
+                str(system.reason(error)),
+            )
+
+
+def set_mode(fd: int, mode: int) -> None:
+    """Set the permissions of an open file, where the disk has any."""
+    try:
+        system.set_mode(fd, mode)
+    except OSError as error:
+        if error.errno not in NO_MODE:
+            raise
 
 
 def make_folder_or_raise(path: Path) -> None:
@@ -357,7 +425,7 @@ def _explained(path: Path, what: str) -> Iterator[None]:
 
 
 def check_folder(path: Path, known: Collection[str], *, force: bool) -> None:
-    """Refuse a path at which no new folder can be written.
+    """Refuse a path at which no new folder can be written; first restore what a kill moved aside.
 
     Args:
         path: where nothing is, or an empty folder.
@@ -368,6 +436,8 @@ def check_folder(path: Path, known: Collection[str], *, force: bool) -> None:
         InvalidOption: there is something else; the folder of `path` does not exist; or the name is
             impossible.
     """
+    path = Path(os.path.abspath(path))  # noqa: PTH100  # of ".", too; links stay links
+    _settle(path, known)
     if not os.path.lexists(path):  # False for a name that is too long or has a null byte
         check_target(path, force=force)
     elif not path.is_dir() or path.is_symlink():
@@ -388,8 +458,10 @@ def check_folder(path: Path, known: Collection[str], *, force: bool) -> None:
 def writing_folder(path: Path, known: Collection[str], *, force: bool) -> Iterator[Path]:
     """Make a temporary folder that gets the name `path` after the block.
 
-    If the block raises, `path` stays unchanged and the temporary folder is removed. A later call
-    removes the temporary folder of a killed process.
+    If the block raises, `path` stays unchanged and the temporary folder is removed. A folder at
+    `path` is first renamed: it gets the temporary name of the new folder, and `OLD`. The new folder
+    keeps that name until it is renamed to `path`. After any kill, the names show whether the former
+    folder has to be restored or removed; the next call does so (`_settle`).
 
     Args:
         path, known, force: as in `check_folder`.
@@ -400,30 +472,69 @@ def writing_folder(path: Path, known: Collection[str], *, force: bool) -> Iterat
     """
     path = Path(os.path.abspath(path))  # noqa: PTH100  # of ".", too; links stay links
     check_folder(path, known, force=force)
-    new, old = _beside(path), _beside(path).with_name(f"{_beside(path).name}0")
+    new = _beside(path)
     with _explained(path, "a folder"):
-        _remove_left(path)
-        new.mkdir()
+        _remove_left(path, folder=True)
         try:
+            new.mkdir()
             yield new
             _sync_files(new)
             check_folder(path, known, force=force)
             if path.exists():
-                system.replace(path, old)
-            try:
-                system.replace(new, path)
-            except OSError:
-                if old.exists():
-                    old.rename(path)
-                raise
+                system.replace(path, _old(new))
+            system.replace(new, path)
             sync_folder(path.parent)
         finally:
-            for left in (new, old):
+            _settle(path, known)
+            if not _old(new).exists():  # else it shows that the former folder has to be restored
                 with contextlib.suppress(OSError):
-                    _remove(left)
+                    _remove(new)
+
+
+def _old(new: Path) -> Path:
+    """Return the name of the folder that a new one replaces."""
+    return new.with_name(f"{new.name}{OLD}")
+
+
+def _settle(path: Path, known: Collection[str]) -> None:
+    """Restore the folder at `path` after a kill between two renames, or remove what is left of it.
+
+    A folder that was moved aside is never removed while it may be the last copy: as long as `path`
+    is missing, or the new folder has not got its name.
+    """
+    try:
+        olds = _left(path, OLD)
+    except (OSError, ValueError):  # there is no such folder, or no such name
+        return
+    for old in reversed(olds):
+        new = old.with_name(old.name.removesuffix(OLD))
+        waits = os.path.lexists(new)
+        try:
+            if waits and path.is_dir() and not path.is_symlink():
+                path.rmdir()  # made since, and empty
+            if not os.path.lexists(path):
+                system.replace(old, path)
+                sync_folder(path.parent)
+            elif not waits:
+                _remove_known(old, known)
+        except OSError:  # path is taken, or the disk has an error: the folder stays where it is
+            pass
+        if waits and old.exists():
+            log.warning("the former %s is kept as %s; move it to another name", path, old)
+
+
+def _remove_known(folder: Path, known: Collection[str]) -> None:
+    """Remove files with known names from a folder, and the folder unless it has others.
+
+    Raises:
+        OSError: it has others, or one cannot be removed.
+    """
+    for name in known:
+        (folder / name).unlink(missing_ok=True)
+    folder.rmdir()
 
 
 def _sync_files(folder: Path) -> None:
     for entry in folder.iterdir():
-        system.sync_path(entry)
+        sync_path(entry)
     sync_folder(folder)

@@ -9,12 +9,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from vitzoo.errors import UPDATE, CheckpointError, StoreError, printable
-from vitzoo.files.access import hash_file, open_regular, read_regular
+from vitzoo.errors import UPDATE, CheckpointError, InvalidOption, StoreError, printable
+from vitzoo.files.access import (
+    check_folder,
+    hash_file,
+    open_regular,
+    read_regular,
+    writing_folder,
+)
 from vitzoo.files.names import SHA256, valid_file
 from vitzoo.files.strict_json import strict_json
 
@@ -22,6 +28,7 @@ MANIFEST = "vitzoo.json"
 API = 1
 MAX_MANIFEST = 1024 * 1024  # bytes
 MAX_FILES = 128
+KEPT = "it is kept: move it elsewhere, or name a new folder"
 Files = dict[str, tuple[int, str]]
 """Size in bytes and sha256 of each file."""
 
@@ -82,8 +89,53 @@ def _entry(path: Path, name: str, value: object) -> tuple[int, str]:
     )
 
 
-def own_files(folder: Path) -> set[str]:
-    """Return the names of the files in a folder that vitzoo wrote, as its manifest states them."""
-    with contextlib.suppress(CheckpointError, StoreError):
-        return {MANIFEST, *(read_manifest(folder) or ())}
-    return set()
+@contextlib.contextmanager
+def writing_own(folder: Path, known: Collection[str], *, force: bool) -> Iterator[Path]:
+    """Write a folder with a manifest as `writing_folder` does; a changed file is never replaced.
+
+    Args:
+        folder: where nothing is, or an empty folder.
+        known: names of the files that the caller writes, the manifest among them.
+        force: whether to replace a folder whose files are those that its manifest states.
+
+    Raises:
+        InvalidOption: as `check_folder`; or a file was changed, or is not in the manifest.
+        StoreError: the disk is full, or the folder cannot be written to.
+    """
+    check_folder(folder, known, force=force)
+    _check_unchanged(folder)
+    with writing_folder(folder, known, force=force) as new:
+        yield new
+        _check_unchanged(folder)
+
+
+def _check_unchanged(folder: Path) -> None:
+    """Raise InvalidOption for a file that is not as the manifest in the folder states."""
+    found = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    if not found:
+        return
+    try:
+        files = read_manifest(folder) or {}
+    except (CheckpointError, StoreError) as error:
+        raise InvalidOption(f"{error}; {KEPT}") from error
+    for name in found:
+        if name == MANIFEST:
+            continue
+        if name not in files:
+            raise InvalidOption(
+                f"{folder / name} is not in {MANIFEST}, the list of what vitzoo wrote there; {KEPT}"
+            )
+        if not _is_same(folder / name, *files[name]):
+            raise InvalidOption(f"{folder / name} was changed since vitzoo wrote it; {KEPT}")
+
+
+def _is_same(path: Path, size: int, sha256: str) -> bool:
+    """Tell whether a file has these bytes."""
+    try:
+        fd = open_regular(path)
+        if fd is None:
+            return False
+        with os.fdopen(fd, "rb"):
+            return os.fstat(fd).st_size == size and hash_file(fd) == sha256
+    except StoreError:  # a link, or a file that cannot be read
+        return False

@@ -27,6 +27,8 @@ from vitzoo.files.access import (
     make_folder,
     make_folder_or_raise,
     open_regular,
+    set_mode,
+    sync,
     sync_folder,
 )
 from vitzoo.files.names import SHA256
@@ -116,8 +118,8 @@ class Store:
         path = self.path(sha256)
         try:
             make_folder(path.parent)
-            system.set_mode(fd, 0o444)
-            system.sync(fd)
+            set_mode(fd, 0o444)
+            sync(fd)
             partial.move(path)
             sync_folder(path.parent)
         except OSError as error:

@@ -20,8 +20,7 @@ from filelock import Timeout
 from vitzoo.apps.embed.table import schema_of, table_of
 from vitzoo.apps.predict.batches import batches
 from vitzoo.errors import StoreError, VitzooError
-from vitzoo.files.access import open_regular, replacing, sync_folder
-from vitzoo.files.platform import files as system
+from vitzoo.files.access import open_regular, replacing, sync, sync_folder
 from vitzoo.files.platform.processes import lock_byte
 from vitzoo.store.locks import locked
 
@@ -144,7 +143,7 @@ def write_part(path: Path, form: Form, count: int, rows: Iterable[tuple[str, Row
                     keys, values = zip(*group, strict=True)
                     parquet.write_table(table_of(keys, values, schema), row_group_size=len(group))
             file.flush()
-            system.sync(file.fileno())
+            sync(file.fileno())
         sync_folder(path.parent)
 
 

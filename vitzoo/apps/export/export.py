@@ -21,7 +21,7 @@ from vitzoo.apps.predict.fingerprint import hash_tensors
 from vitzoo.apps.predict.outputs import LOGITS, POOLED, Outputs
 from vitzoo.errors import ExportError, InvalidOption
 from vitzoo.factory import open_network
-from vitzoo.files.access import writing_folder
+from vitzoo.files.folder_manifest import write_manifest, writing_own
 from vitzoo.images.find import find_images
 from vitzoo.images.transform import MODES
 from vitzoo.keywords import check_each, check_types
@@ -45,7 +45,7 @@ class Export:
 
     Args:
         folder: that was written.
-        files: names of the files in it, the network first.
+        files: names of the files in it, the network first; `vitzoo.json` lists them with sha256.
         to: `onnx`, `torch` or `openvino`.
         output: `logits` or `pooled`.
         batches: sizes of the batches with which the written file was run.
@@ -105,7 +105,8 @@ def export(
             head reads.
         int8: paths of sample images, or of folders with images. The network is quantised to int8,
             and its output for each image is compared with that in float32. Only for `onnx`.
-        force: replace a folder that `export` has written.
+        force: replace a folder that `export` wrote; a file that was changed since is kept, and an
+            error.
 
     Raises:
         MissingDependency: a package is not installed.
@@ -128,7 +129,7 @@ def export(
             "vitzoo.export writes logits or pooled features, but a backbone returns feature maps; "
             "write it with torch.onnx.export(backbone, (images,), 'backbone.onnx')"
         )
-    with writing_folder(path, EXPORTED, force=force) as new:
+    with writing_own(path, EXPORTED, force=force) as new:
         network = open_network(model, weights)
         _check_network(network)
         samples = None if int8 is None else prepared(network, "int8", int8)
@@ -144,7 +145,7 @@ def export(
             _write_json(new / PREPROCESSING, described["preprocessing"])
         if output == LOGITS and network.labels:
             _write_json(new / LABELS, network.labels)
-        others = {entry.name for entry in new.iterdir()} - {target.file}
+        others = write_manifest(new, {"sha256": described["weights"]}).keys() - {target.file}
     files = (target.file, *sorted(others))
     return Export(path, files, to, output, BATCHES, **checked)
 

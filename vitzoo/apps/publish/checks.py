@@ -12,13 +12,18 @@ from pathlib import Path
 
 from vitzoo.errors import InvalidOption
 from vitzoo.files.access import check_folder
-from vitzoo.files.folder_manifest import own_files
+from vitzoo.files.folder_manifest import MANIFEST
 from vitzoo.files.names import valid_repo
+from vitzoo.foreign.sidecars import CONFIG, OPEN_CLIP, PROCESSOR
 from vitzoo.keywords import check_choice, check_types
 from vitzoo.schema.reader import describe
 
 LICENSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9 .+_-]{0,99}")
 PUSHED = ("timm", "transformers", "vitzoo")
+MODEL, OPEN_CLIP_MODEL, CARD = "model.safetensors", "open_clip_model.safetensors", "README.md"
+# The names of all files that each command writes: no other file is ever replaced.
+LINK_FILES = frozenset({MODEL, OPEN_CLIP_MODEL, CONFIG, PROCESSOR, OPEN_CLIP, MANIFEST})
+PUSH_FILES = frozenset({MODEL, CONFIG, PROCESSOR, CARD, MANIFEST})
 
 
 def check_push(
@@ -62,4 +67,4 @@ def check_push(
     if not message.strip():
         raise InvalidOption(f"message must be a text, got {describe(message)}; leave it out")
     if folder is not None:
-        check_folder(Path(folder).absolute(), own_files(Path(folder)), force=force)
+        check_folder(Path(folder), PUSH_FILES, force=force)

@@ -8,12 +8,11 @@ from typing import Any
 
 import click
 
-from vitzoo.apps.publish.checks import PUSHED, check_push
+from vitzoo.apps.publish.checks import LINK_FILES, PUSHED, check_push
 from vitzoo.cli.completion import complete_names
 from vitzoo.cli.options import PATH, flag, json_option, weights_option
 from vitzoo.cli.output import print_rows, say
 from vitzoo.files.access import check_folder
-from vitzoo.files.folder_manifest import own_files
 from vitzoo.opening import check
 
 
@@ -47,7 +46,7 @@ def link_command(
       vitzoo link vit_b16:google_in21k_ft_in1k b16 --for transformers
       vitzoo link clip/vit_b32 b32 --for transformers --json
     """
-    check_folder(folder.absolute(), own_files(folder), force=force)
+    check_folder(folder, LINK_FILES, force=force)
     check(name, weights)
     from vitzoo.apps.publish.link import link
 

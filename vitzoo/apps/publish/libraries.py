@@ -12,6 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from vitzoo.apps.convert.configs import open_clip_of, processor_of, timm_of, transformers_of
+from vitzoo.apps.publish.checks import MODEL, OPEN_CLIP_MODEL
 from vitzoo.errors import CheckpointError
 from vitzoo.foreign.labels import problem_of
 from vitzoo.foreign.sidecars import CONFIG, OPEN_CLIP, PROCESSOR
@@ -23,8 +24,7 @@ from vitzoo.schema.spec import PartSpec, Spec
 
 LIBRARIES = ("timm", "transformers", "open_clip", "torchvision")
 KIND = "checkpoint format"
-WEIGHTS_FILE = {"open_clip": "open_clip_model.safetensors"}  # of the other libraries: the first
-MODEL = "model.safetensors"
+WEIGHTS_FILE = {"open_clip": OPEN_CLIP_MODEL}  # of the other libraries: the first
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,13 @@ from typing import Any
 
 from vitzoo import settings
 from vitzoo.apps.convert.conversion import Source, convert, network_of, open_source
+from vitzoo.apps.publish.checks import LINK_FILES
 from vitzoo.apps.publish.libraries import LIBRARIES, LibraryFolder, Network, target_of
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.detect import format_of
 from vitzoo.errors import HashMismatch, InvalidOption, StoreError, UnknownName, short_repr
-from vitzoo.files.access import copy_hashed, make_folder_or_raise, writing_folder, writing_to
-from vitzoo.files.folder_manifest import own_files, write_manifest
+from vitzoo.files.access import copy_hashed, make_folder_or_raise, writing_to
+from vitzoo.files.folder_manifest import write_manifest, writing_own
 from vitzoo.inventory import verify
 from vitzoo.keywords import check_choice, check_types
 from vitzoo.opening import Registered, locate
@@ -69,7 +70,8 @@ def link(
         folder: path of the new folder.
         library: `timm`, `transformers`, `open_clip` or `torchvision`.
         weights: name of the weights; None for those in `name`, or else the default weights.
-        force: replace a folder that vitzoo wrote.
+        force: replace a folder that `link` wrote; a file that was changed since is kept, and an
+            error.
 
     Raises:
         CheckpointError: the library has no such network; the message names the libraries that have.
@@ -80,7 +82,7 @@ def link(
     check_types("link", folder=(folder, "text or a path"), weights=(weights, "text or None"))
     check_choice("library", library, LIBRARIES)
     path, zoo = Path(folder), registry()
-    with writing_folder(path, own_files(path), force=force) as part:
+    with writing_own(path, LINK_FILES, force=force) as part:
         opened = _opened(name, weights, zoo)
         network = _network(opened)
         target = target_of(network, library, zoo)

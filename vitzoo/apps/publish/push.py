@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitzoo.apps.convert.conversion import convert
-from vitzoo.apps.publish.checks import PUSHED, check_push
-from vitzoo.apps.publish.libraries import MODEL, LibraryFolder, Network, target_of
+from vitzoo.apps.publish.checks import CARD, MODEL, PUSH_FILES, PUSHED, check_push
+from vitzoo.apps.publish.libraries import LibraryFolder, Network, target_of
 from vitzoo.apps.publish.model_card import Card, Origin, model_card
 from vitzoo.apps.publish.upload import check_upload, upload
 from vitzoo.checkpoint.checkpoint import open_file
 from vitzoo.errors import CheckpointError, InvalidOption, StoreError, VitzooError
 from vitzoo.factory import open_network
-from vitzoo.files.access import writing_folder
-from vitzoo.files.folder_manifest import MANIFEST, own_files, write_manifest
+from vitzoo.files.folder_manifest import MANIFEST, write_manifest, writing_own
 from vitzoo.log import log
 from vitzoo.network.activation import stated_activation
 from vitzoo.opening import Registered, is_model, locate
@@ -32,8 +31,6 @@ from vitzoo.schema.spec import Spec
 
 if TYPE_CHECKING:
     from torch import nn
-
-CARD = "README.md"
 
 
 @dataclass(frozen=True)
@@ -88,7 +85,8 @@ def push(
         base_model: repositories that the model was made from; by default that of its weights.
         datasets: names of data sets on the Hub that the model was trained on.
         private: whether a new repository is private; None for the owner's setting.
-        force: replace a folder that vitzoo wrote, and commit to a repository that exists.
+        force: replace a folder that `push` wrote, and commit to a repository that exists. A file of
+            the folder that was changed since is kept, and an error.
         message: of the commit.
 
     Raises:
@@ -182,7 +180,7 @@ def _base(origin: Origin) -> tuple[str, ...]:
 @contextmanager
 def _folder(folder: str | os.PathLike[str] | None, *, force: bool) -> Iterator[Path]:
     if folder is not None:
-        with writing_folder(Path(folder), own_files(Path(folder)), force=force) as part:
+        with writing_own(Path(folder), PUSH_FILES, force=force) as part:
             yield part
         return
     try:
