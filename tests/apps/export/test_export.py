@@ -332,6 +332,7 @@ def test_large_tensors_are_in_a_second_file(tmp_path, monkeypatch):
 def test_after_a_failure_the_former_export_is_there(tmp_path, monkeypatch):
     out, model = tmp_path / "out", fill(vitzoo.create(SPEC))
     vitzoo.export(model, "torch", out)
+    assert {row.state for row in vitzoo.verify(out)} == {"ok"}
     before = {file.name: file.read_bytes() for file in out.iterdir()}
 
     def interrupted(*_):
@@ -483,6 +484,8 @@ def test_folders_that_are_not_replaced(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (out / "photo.png").rename(out / "model.onnx")
     says(message(InvalidOption, vitzoo.export, model, "torch", out), out, "force=True")
+    with refuses(InvalidOption, out / "model.onnx", "not in vitzoo.json", "kept"):
+        vitzoo.export(model, "torch", out, force=True)
     for path, expected in (
         (out / "model.onnx", "not a folder"),
         (tmp_path / "none" / "out", "there is no folder"),

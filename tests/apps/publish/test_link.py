@@ -1,5 +1,6 @@
 """`link` and `timm_overlay`: other libraries load the bytes that vitzoo verified."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 
 import vitzoo
 from helpers import fill, refuses, says
+from vitzoo.apps.publish.checks import LINK_FILES
 from vitzoo.apps.publish.libraries import LIBRARIES
 from vitzoo.errors import (
     CheckpointError,
@@ -170,6 +172,21 @@ def test_a_folder_is_replaced_only_if_vitzoo_wrote_it(zoo, small, tmp_path):
         vitzoo.link(zoo.name, tmp_path / "weights.safetensors", "timm", force=True)
     (tmp_path / "empty").mkdir()
     vitzoo.link(zoo.name, tmp_path / "empty", "timm")
+
+
+@pytest.mark.parametrize("name", ["thesis.txt", "README.md", "config.json", "model.safetensors"])
+def test_a_planted_manifest_deletes_no_file(zoo, small, tmp_path, name):
+    """Names that `link` does not write, and files that are not as the manifest states."""
+    zoo.put(fill(vitzoo.create(small)))
+    text, out = "mine", tmp_path / "out"
+    out.mkdir()
+    (out / name).write_text(text)
+    sha256 = hashlib.sha256(b"" if name in LINK_FILES else text.encode()).hexdigest()
+    table = {name: {"size": len(text), "sha256": sha256}}
+    (out / MANIFEST).write_text(json.dumps({"api": 1, "files": table}))
+    with refuses(InvalidOption, out, name, "new folder"):
+        vitzoo.link(zoo.name, out, "timm", force=True)
+    assert (out / name).read_text() == text
 
 
 def test_wrong_arguments(zoo, small, tmp_path):

@@ -165,6 +165,24 @@ def test_a_hub_that_cannot_be_reached(model, monkeypatch):
         vitzoo.push(model, REPO, license="mit")
 
 
+def test_a_card_that_was_edited_is_kept(hub, model, tmp_path, run):
+    out = tmp_path / "out"
+    options = {"folder": out, "license": "mit", "dry_run": True, "force": True}
+    for _ in range(2):
+        vitzoo.push(model, REPO, **options)
+    text = (out / "README.md").read_text()
+    (out / "README.md").write_text(f"{text}\nMy results.\n")
+    for change in ({}, {"dry_run": False}):
+        with refuses(InvalidOption, out / "README.md", "changed", "kept", "new folder"):
+            vitzoo.push(model, REPO, **options | change)
+    command = ("push", "vit_digits", REPO, "--folder", out, "--license", "mit", "--dry-run")
+    code, _, notes = run(*command, "--force")
+    assert code == 2
+    says(notes, out / "README.md", "changed", "kept")
+    assert (out / "README.md").read_text().endswith("My results.\n")
+    assert not hub.repos
+
+
 @pytest.mark.workflows
 def test_a_repository_that_exists_needs_force(hub, model):
     vitzoo.push(model, REPO, license="mit")

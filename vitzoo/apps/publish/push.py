@@ -100,9 +100,9 @@ def push(
     )
     token = "" if dry_run else check_upload(repo)
     zoo = registry()
-    network, origin = _model(model, zoo)
-    terms = _license(license, origin)
     with _folder(folder, force=force) as part:
+        network, origin = _model(model, zoo)
+        terms = _license(license, origin)
         found = _write(network, library, part, zoo)
         card = Card(
             repo=repo,
