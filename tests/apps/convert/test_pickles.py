@@ -2,6 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
+import collections
+import datetime as dt
+import enum
+import functools
+import importlib
+import os
+import sys
+import types
+import typing
+import zipfile
+from pathlib import Path, PurePosixPath
+
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -10,7 +24,7 @@ import vitzoo
 from helpers import fill, message, refuses, same, says
 from internals import main
 from vitzoo.apps.convert.conversion import convert_pickle
-from vitzoo.apps.convert.pickle_worker import chosen
+from vitzoo.apps.convert.pickle_worker import chosen, load
 from vitzoo.errors import CheckpointError, InvalidOption
 
 TABLE = {"a": torch.ones(2), "b": torch.zeros(1)}
@@ -125,3 +139,207 @@ def test_a_pickle_named_as_safetensors_is_written_beside_it(small, tmp_path):
         vitzoo.create(small, weights=path)
     convert_pickle(path, out)
     same(load_file(out), TABLE)
+
+
+# Classes that a .ckpt names.
+
+
+class _Config:
+    """As OmegaConf's DictConfig: its state names types, and another class."""
+
+    def __init__(self, content):
+        self.metadata = _Metadata()
+        self.__dict__["_content"] = content
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+
+
+class _Metadata:
+    def __init__(self):
+        self.ref_type, self.key_type, self.flags = typing.Any, dict, {}
+        self.cache = collections.defaultdict(dict, {"a": {"b": 1}})
+
+
+class _Attributes(dict):
+    """As Lightning's AttributeDict."""
+
+
+class _Stage(enum.Enum):
+    FIT = "fit"
+
+
+class _Callback:
+    __slots__ = ("best", "where")
+
+    def __init__(self):
+        self.best, self.where = torch.ones(1), Path("last.ckpt")
+
+
+FOREIGN = {  # a class, and its names in pickles
+    _Config: ("omegaconf.dictconfig", "DictConfig"),
+    _Metadata: ("omegaconf.base", "Metadata"),
+    _Attributes: ("lightning_fabric.utilities.data", "AttributeDict"),
+    _Stage: ("__main__", "Stage"),
+    _Callback: ("pytorch_lightning.callbacks.model_checkpoint", "ModelCheckpoint"),
+}
+
+
+@pytest.fixture
+def foreign(monkeypatch):
+    """Let pickles of the classes name modules that no process has."""
+    for kind, (module, name) in FOREIGN.items():
+        packages = module.split(".")
+        for end in range(1, len(packages) + 1):
+            package = ".".join(packages[:end])
+            holder = sys.modules.get(package) or types.ModuleType(package)
+            monkeypatch.setitem(sys.modules, package, holder)
+        monkeypatch.setattr(holder, name, kind, raising=False)
+        kind.__module__, kind.__qualname__ = module, name
+    yield
+    for kind in FOREIGN:
+        kind.__module__, kind.__qualname__ = __name__, kind.__name__
+
+
+def others():
+    """Return what checkpoints of training have beside the tensors, by kind."""
+    attributes = _Attributes(lr=0.1)
+    attributes.extra = "kept in its __dict__"
+    return {
+        "DictConfig": _Config({"model": {"name": "vit"}}),
+        "AttributeDict": _Attributes(lr=0.1, path=Path("data")),
+        "AttributeDict with a state": attributes,
+        "PosixPath": PurePosixPath("runs/1"),
+        "callback": {"ModelCheckpoint{}": _Callback()},
+        "Enum": {_Stage.FIT: 3},
+        "Namespace": argparse.Namespace(lr=0.1, out=Path("out")),
+        "defaultdict": collections.defaultdict(list, {"a": [1]}),
+        "deque": collections.deque([1.0, 2.0], maxlen=3),
+        "Counter": collections.Counter("aab"),
+        "datetime": [dt.datetime(2026, 1, 2, tzinfo=dt.UTC), dt.timedelta(1)],
+        "partial": functools.partial(_Config, {}),
+        "NumPy": [np.float64(0.5), np.arange(3), np.dtype("f4")],
+        "types": [dict, int, typing.Any, frozenset({1}), slice(1, 2)],
+    }
+
+
+KINDS = tuple(others())
+
+
+def loaded(data, path, **options):
+    """Save an object, and load it as the process does that reads pickles."""
+    torch.save(data, path, **options)
+    with path.open("rb") as file:
+        return load(file)
+
+
+@pytest.mark.usefixtures("foreign")
+def test_a_checkpoint_of_training_is_converted(tmp_path):
+    path, out = tmp_path / "last.ckpt", tmp_path / "out.safetensors"
+    data = {"epoch": 3, "hyper_parameters": others(), "state_dict": TABLE, "callbacks": others()}
+    torch.save(data, path)
+    assert convert_pickle(path, out).notes == ("the tensors are those of the entry state_dict",)
+    same(load_file(out), TABLE)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("foreign")
+def test_an_entry_that_names_classes(tmp_path, kind, legacy):
+    """In the file format of torch before 1.6, too."""
+    data = {"state_dict": TABLE, kind: others()[kind]}
+    options = {"_use_new_zipfile_serialization": not legacy}
+    same(chosen(loaded(data, tmp_path / "a.ckpt", **options), None)[0], TABLE)
+
+
+def test_what_a_pickle_names_is_not_imported(tmp_path, monkeypatch):
+    """Not even if the process that reads the pickle could import it."""
+    ran = tmp_path / "ran"
+    (tmp_path / "training_code.py").write_text(
+        f"class Config:\n    pass\n\nif __import__('os').getpid() != {{}}:\n"
+        f"    open({str(ran)!r}, 'w').close()\n".format(os.getpid())
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    import training_code
+
+    path = tmp_path / "a.ckpt"
+    torch.save({"state_dict": TABLE, "config": training_code.Config()}, path)
+    convert_pickle(path, tmp_path / "out.safetensors")
+    assert not ran.exists()
+    (known,) = [value for key, value in vars(training_code).items() if key == "Config"]
+    assert type(loaded({"a": known()}, path)["a"]).__name__ == "Inert"
+
+
+class _Named:
+    """An object whose pickle calls a class of any name."""
+
+    def __init__(self, kind, *arguments):
+        self.call = kind, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+CALLS = {  # a name in a pickle, and a call of it
+    "getattr": _Named(getattr, "text", "upper"),
+    "eval": _Named(eval, "1"),
+    "os.popen": _Named(os.popen, "true"),
+    "importlib.import_module": _Named(importlib.import_module, "this"),
+    "typing.get_type_hints": _Named(typing.get_type_hints, Path),
+    "functools.wraps": _Named(functools.partial, _Named(functools.wraps, len)),
+    "torch.hub.load": _Named(torch.hub.load, "a", "b"),
+    "torch.nn.modules.linear.Linear": _Named(torch.nn.Linear, 2, 3),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_names_of_torch_and_of_the_standard_library_are_refused(tmp_path, name):
+    with refuses(CheckpointError, f"names {name}, which is not called"):
+        loaded({"state_dict": TABLE, "other": CALLS[name]}, tmp_path / "a.ckpt")
+
+
+@pytest.mark.parametrize(
+    ("data", "parts"),
+    [
+        ({"state_dict": TABLE | {"c": Path("c")}}, ["state_dict", "c (pathlib.", "not imported"]),
+        ({"model": collections.deque([1])}, ["model (list)"]),
+        (Path("a"), ["found a pathlib.", "not imported"]),
+        ({"state_dict": _Named(Path, TABLE)}, ["state_dict (pathlib."]),
+    ],
+)
+def test_an_inert_object_among_the_tensors_is_refused(tmp_path, data, parts):
+    data = loaded(data, tmp_path / "a.ckpt")
+    says(message(CheckpointError, chosen, data, None), *parts)
+
+
+def stream(*opcodes):
+    """Return a pickle that ends with a table of tensors without any tensor."""
+    return b"\x80\x02" + b"".join(opcodes) + b"."
+
+
+THING, TENSOR = b"cacme\nThing\n", b"ctorch\nTensor\n"
+METHOD, OTHER_MODULE = b"cacme\nThing.__class__.mro\n", b"cpathlib\nos.system\n"
+REBUILD = b"ctorch._tensor\n_rebuild_from_type_v2\n"
+HOSTILE = {
+    "an object is called": (stream(THING, b")R", b")R"), "reduce"),
+    "a class is changed": (stream(THING, b"}b"), "Can only build"),
+    "a method": (stream(METHOD, b")R"), "Thing.__class__.mro, which is not imported"),
+    "through another module": (stream(OTHER_MODULE, b")R"), "pathlib.os.system, which is not"),
+    "a null character": (stream(b"cac\0me\nThing\n", b")R"), "which is not imported"),
+    "a rebuilt object": (stream(REBUILD, b"(", THING, TENSOR, b")}tR"), "as_subclass"),
+    "a tensor of the class": (stream(REBUILD, b"(", TENSOR, THING, b")}tR"), "does not inherit from Tensor"),
+    "many classes": (stream(*(b"cacme\nThing%d\n" % i for i in range(600))), "more than 500"),
+    "deep": (stream(b"(" * 100_000, THING, b")R", b"t" * 100_000), "found a tuple"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_pickles_with_inert_classes(tmp_path, case):
+    data, text = HOSTILE[case]
+    path = tmp_path / "a.ckpt"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("archive/data.pkl", data)
+        file.writestr("archive/version", b"3\n")
+        file.writestr("archive/byteorder", b"little")
+    with path.open("rb") as source, refuses(CheckpointError, text):
+        chosen(load(source), None)

@@ -1,18 +1,18 @@
 """Write the tensors of a pickle as safetensors; `vitzoo.apps.convert.pickles` starts this process.
 
-Nothing that a pickle names is called, except what torch's weights-only loader allows (tensors,
-numbers, texts and their containers) and `argparse.Namespace`, in which scripts of training keep
-their options.
+Nothing that a pickle names is imported or called, except what torch's weights-only loader allows
+(tensors, numbers, texts and their containers). In place of any other class stands an `Inert` one,
+unless the name is one of torch or of the standard library.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
 import torch
@@ -32,7 +32,35 @@ KNOWN = (
 )
 DEPTH = 3  # of entries in entries
 FORBIDDEN = re.compile(r"GLOBAL (\S+)")  # in a message of torch
+FILLED = re.compile(r"Can only (SETITEMS?|append|extend) .* but got <class '(.*)'>")  # in another
 MEMORY = ("allocate memory", "bad_alloc", "Cannot allocate", "not enough memory")
+MOST_CLASSES = 500  # inert ones in one pickle
+REFUSED = sys.stdlib_module_names | {"torch"}  # packages whose names are refused
+DATA = {"argparse", "collections", "datetime", "pathlib"}  # except these, whose classes hold data
+PLAIN = {  # and these names, of values and of types in configs
+    *("functools.partial", "typing.Any", "builtins.bool", "builtins.bytes", "builtins.dict"),
+    *("builtins.float", "builtins.frozenset", "builtins.int", "builtins.list", "builtins.object"),
+    *("builtins.range", "builtins.slice", "builtins.str", "builtins.tuple"),
+}
+
+
+class Inert:
+    """Stands for an object of a class that is not imported. It takes anything, and does nothing."""
+
+    filled: Callable[[], object] | None = None  # what stands for a subclass of dict or list
+
+    def __new__(cls, *_: object, **__: object) -> Any:
+        """Make an object; of a class whose objects are filled, a plain container."""
+        return object.__new__(cls) if cls.filled is None else cls.filled()
+
+    def __init__(self, *_: object, **__: object) -> None:
+        """Ignore the arguments."""
+
+    def __setstate__(self, _: object) -> None:
+        """Ignore the state."""
+
+    def __setitem__(self, _: object, __: object) -> None:
+        """Ignore an item; older versions of torch set it."""
 
 
 def main(source: int, target: int, answers: int) -> None:
@@ -51,7 +79,7 @@ def main(source: int, target: int, answers: int) -> None:
     try:
         with os.fdopen(source, "rb") as file:
             file.seek(0)
-            data = _load(file)
+            data = load(file)
         tensors, entry = chosen(data, request["key"])
         _check(tensors, limits)
         with os.fdopen(target, "wb") as written:
@@ -70,28 +98,74 @@ def main(source: int, target: int, answers: int) -> None:
     os._exit(0)  # within its limits, torch may not end in order
 
 
-def _load(file: BinaryIO) -> object:
+def load(file: BinaryIO) -> object:
+    """Unpickle a file with torch's weights-only loader, and inert classes for those it lacks."""
+    inert: dict[str, type[Inert]] = {}
+    for name in _named(file):
+        _learn(inert, name)
+    while True:
+        file.seek(0)
+        try:
+            with torch.serialization.safe_globals([*inert.values()]):
+                return torch.load(file, map_location="cpu", weights_only=True, mmap=False)
+        except MemoryError:
+            raise
+        except Exception as error:
+            cause = error.__context__ or error  # without the advice that torch adds
+            text = f"{type(cause).__name__}: {cause}"
+            if not _learned(inert, text):
+                raise _explained(error, text) from error
+
+
+def _named(file: BinaryIO) -> list[str]:
+    """Return what the pickle names and the loader lacks, as far as can be told without loading."""
     try:
-        with torch.serialization.safe_globals([argparse.Namespace]):
-            return torch.load(file, map_location="cpu", weights_only=True, mmap=False)
+        return torch.serialization.get_unsafe_globals_in_checkpoint(file)
     except MemoryError:
         raise
-    except Exception as error:
-        if "TorchScript" in str(error):
-            raise CheckpointError(
-                "it is a TorchScript archive, which is code; write its state_dict() with "
-                "safetensors.torch.save_file"
-            ) from error
-        cause = error.__context__ or error  # without the advice that torch adds
-        text = f"{type(cause).__name__}: {cause}"
-        if any(part in text for part in MEMORY):
-            raise MemoryError from error
-        if match := FORBIDDEN.search(text):
-            raise CheckpointError(
-                f"it names {match[1]}, which is not called; expected tensors, numbers, texts and "
-                "tables of them: save the state_dict() alone"
-            ) from error
-        raise CheckpointError(f"torch's weights-only loader cannot read it: {text}") from error
+    except Exception:  # noqa: BLE001  # no zip, or damaged: the loader says so
+        return []
+
+
+def _learned(inert: dict[str, type[Inert]], text: str) -> bool:
+    """Tell whether an error of the loader was answered by another inert class."""
+    if match := FORBIDDEN.search(text):
+        return _learn(inert, match[1] if "." in match[1] else f"builtins.{match[1]}")
+    match = FILLED.search(text)
+    known = inert.get(match[2]) if match else None
+    if match is None or known is None or known.filled:
+        return False
+    known.filled = OrderedDict if match[1].startswith("SETITEM") else list
+    return True
+
+
+def _learn(inert: dict[str, type[Inert]], path: str) -> bool:
+    """Make an inert class for a name; False if the name is refused, or has one."""
+    package = path.partition(".")[0]
+    if path in inert or (package in REFUSED - DATA and path not in PLAIN):
+        return False
+    if len(inert) >= MOST_CLASSES:
+        raise CheckpointError(f"it names more than {MOST_CLASSES} classes that are not tensors")
+    module, _, name = path.rpartition(".")
+    inert[path] = type("Inert", (Inert,), {"__module__": module, "__qualname__": name})
+    return True
+
+
+def _explained(error: Exception, text: str) -> Exception:
+    """Return the error to raise for an error of torch's loader."""
+    if "TorchScript" in str(error):
+        return CheckpointError(
+            "it is a TorchScript archive, which is code; write its state_dict() with "
+            "safetensors.torch.save_file"
+        )
+    if any(part in text for part in MEMORY):
+        return MemoryError()
+    if match := FORBIDDEN.search(text):
+        return CheckpointError(
+            f"it names {match[1]}, which is not called; expected tensors, numbers, texts and "
+            "tables of them: save the state_dict() alone"
+        )
+    return CheckpointError(f"torch's weights-only loader cannot read it: {text}")
 
 
 def chosen(data: object, key: str | None) -> tuple[Mapping[str, Tensor], str]:
@@ -119,7 +193,12 @@ def chosen(data: object, key: str | None) -> tuple[Mapping[str, Tensor], str]:
                 f"{'.'.join([*path, names[0]])}"
             )
         if not names:
-            raise CheckpointError(f"it has no table of tensors; {_entries(data)}")
+            mixed = next(
+                (n for n in KNOWN if isinstance(data, Mapping) and _mixed(data.get(n))), ""
+            )
+            where = f" in its entry {'.'.join([*path, mixed])}" if mixed else ""
+            data = data[mixed] if mixed else data  # type: ignore[index]  # a mapping
+            raise CheckpointError(f"it has no table of tensors{where}; {_entries(data)}")
         data = data[names[0]]  # type: ignore[index]  # a mapping, as it has names
         path.append(names[0])
     return data, ".".join(path)  # type: ignore[return-value]  # a table
@@ -133,6 +212,18 @@ def _is_table(data: object) -> bool:
     )
 
 
+def _mixed(data: object) -> bool:
+    """Tell whether an object is a table of tensors and of other things."""
+    return isinstance(data, Mapping) and any(isinstance(one, Tensor) for one in data.values())
+
+
+def _kind(value: object) -> str:
+    """Return the name of an object's class; of an inert one, that in the pickle."""
+    kind = type(value)
+    named = f"{kind.__module__}.{kind.__qualname__}, which is not imported"
+    return named if isinstance(value, Inert) else kind.__name__
+
+
 def _holds(data: object, depth: int = DEPTH) -> bool:
     """Return whether an object is a table of tensors, or has one in an entry of `KNOWN`."""
     inside = depth and isinstance(data, Mapping)
@@ -144,8 +235,8 @@ def _holds(data: object, depth: int = DEPTH) -> bool:
 def _entries(data: object) -> str:
     """Return the end of a message: what an object is that is no table of tensors."""
     if not isinstance(data, Mapping):
-        return f"found a {type(data).__name__}, expected a table of tensors"
-    odd = [f"{k} ({type(v).__name__})" for k, v in data.items() if not isinstance(v, Tensor)]
+        return f"found a {_kind(data)}, expected a table of tensors"
+    odd = [f"{k} ({_kind(v)})" for k, v in data.items() if not isinstance(v, Tensor)]
     odd += [f"{k!r} (no text)" for k in data if not isinstance(k, str)]
     return (
         f"entries that are no tensors: {listed(odd, 5) or 'none'}, of {len(data)}; expected a "
