@@ -486,7 +486,7 @@ KINDS = {
         r" \(looks like a pickle.*`vitzoo convert \S+file\.safetensors \S+ --from-pickle`\)",
     ),
     "old-pickle": (pickle.dumps({"a": [1.0] * 99}, protocol=0), ""),
-    "lfs": (POINTER, r" \(looks like a Git LFS pointer\)"),
+    "lfs": (POINTER, r" \(looks like a Git LFS pointer: `git -C \S+ lfs pull`.*hf://OWNER/NAME\)"),
     "html": (b"<!doctype html><title>Log in</title>" * 9, r" \(looks like an HTML page\)"),
     "html-after-space": (b"\n\n  <html><title>Log in</title>" * 9, r" \(looks like an HTML page\)"),
     "empty": (b"", r" \(empty file\)"),

@@ -37,7 +37,7 @@ class Shards:
             self.parts[name] = opened(name)
             count = sum(len(part.header.tensors) for part in self.parts.values())
             check_count(count, f"{source} with its shards")
-        _check_union(weight_map, self.parts, source)
+        check_union(weight_map, self.parts, source)
         here = {name: shard for name, shard in weight_map.items() if shard in self.parts}
         self.elsewhere = tuple(name for name in weight_map if name not in here)
         self.header = Header(
@@ -83,7 +83,7 @@ def _open(index: Path, name: str) -> SafetensorsFile:
     return SafetensorsFile(file, str(path))
 
 
-def _check_union(
+def check_union(
     weight_map: Mapping[str, str], parts: Mapping[str, SafetensorsFile], source: str
 ) -> None:
     """Refuse an index that disagrees with open shards: tensors missing, twice, or elsewhere."""

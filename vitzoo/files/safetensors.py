@@ -8,11 +8,12 @@ Transformers have headers of about 50 KB with a few hundred tensors.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from vitzoo.errors import CheckpointError
 from vitzoo.files.platform import files as system
@@ -27,11 +28,12 @@ ITEM_SIZES = {
     "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
 }  # fmt: skip  # one line per dtype would be no clearer
 COLUMNS = {"dtype", "shape", "data_offsets"}
+POINTER = b"version https://git-lfs"
 LOOKS = {
     b"PK\x03\x04": "a zip or torch pickle file",
     b"\x80": "a pickle file",
     b"<": "an HTML page",
-    b"version https://git-lfs": "a Git LFS pointer",
+    POINTER: "a Git LFS pointer",
     b"\x93NUMPY": "a NumPy file",
     b"\x89HDF": "an HDF5 file",
     b"\x1f\x8b": "a gzip file",
@@ -39,6 +41,8 @@ LOOKS = {
 }
 ZIP_MAGIC = (b"PK\x03\x04", b"PK\x05\x06")  # the second begins an empty zip
 PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle")
+PICKLE_SHARD = re.compile(r"(.+)-\d+-of-(?!0*1\.)\d+(\.[a-z]+)")
+PICKLE_INDEX = re.compile(r"(.+)\.(?:bin|pt|pth|ckpt)\.index\.json")
 
 
 @dataclass(frozen=True)
@@ -183,14 +187,35 @@ def looks_like(start: bytes, source: str) -> str:
     named = "a pickle file" if source.endswith(PICKLES) else ""
     what = next((what for magic, what in LOOKS.items() if text.startswith(magic)), named)
     fix = f": {no_pickle(source)}" if "pickle" in what else ""
+    if text.startswith(POINTER) and os.path.isfile(source):  # noqa: PTH113  # False for an address
+        fix = f": {_no_pointer(source)}"
     return f" (looks like {what}{fix})" if what else ""
+
+
+def _no_pointer(path: str) -> str:
+    """Return how to get the weights in place of a pointer that Git LFS has left."""
+    folder = shlex.quote(str(Path(path).absolute().parent))
+    return (
+        f"`git -C {folder} lfs pull` replaces it by the weights; or load the repository from the "
+        "Hub, hf://OWNER/NAME"
+    )
+
+
+def whole_pickle(file: str) -> str:
+    """Return the index of pickles for one of them, which alone is no network; else the file."""
+    folder, slash, name = file.rpartition("/" if "/" in file else os.sep)
+    match = PICKLE_SHARD.fullmatch(name)
+    whole = match is not None and match[2] in PICKLES
+    return f"{folder}{slash}{match[1]}{match[2]}.index.json" if match and whole else file
 
 
 def no_pickle(source: str) -> str:
     """Return why vitzoo does not load a pickle, and the command that converts one."""
-    file = source.partition(" (a shard of ")[0]
+    file = whole_pickle(source.partition(" (a shard of ")[0])
     path = PurePath(file.rpartition("/")[2] if file.startswith("hf://") else file)
-    stem = f"{path.stem}-tensors" if path.suffix == ".safetensors" else path.stem
+    index = PICKLE_INDEX.fullmatch(path.name)
+    stem = index[1] if index else path.stem
+    stem += "-tensors" if path.suffix == ".safetensors" else ""
     target = str(path.with_name(f"{stem}.safetensors"))
     return (
         "a pickle can run code, so vitzoo never loads one; convert it: `vitzoo convert "

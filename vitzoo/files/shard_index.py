@@ -8,27 +8,33 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 from vitzoo.errors import CheckpointError, printable
-from vitzoo.files.names import INDEX, NPZ, SAFETENSORS, valid_file
+from vitzoo.files.names import INDEX, NPZ, SAFETENSORS, WEIGHTS, valid_file
 from vitzoo.files.platform import files as system
-from vitzoo.files.safetensors import PICKLES, check_count, no_pickle, place
+from vitzoo.files.safetensors import PICKLE_INDEX, PICKLES, check_count, no_pickle, place
 from vitzoo.files.strict_json import strict_json
 from vitzoo.text import listed
 
 MAX_INDEX = 8 * 1024 * 1024  # bytes, also of a config: the names of 21,841 classes take 1.7 MB
 MAX_SHARDS = 128  # each stays open
+DEPTH = 4  # folders between the root of a Hub cache, with `hub`, and a snapshot
+MOST_BELOW, MOST_FOLDERS = 200, 1000  # entries of a folder, and folders, that are looked at
+STATE = re.compile(r"optimizer|scheduler|rng_state|scaler|training_args|random_states|sampler")
 SHARD = re.compile(r"(.+)-\d+-of-\d+\.safetensors")
 
 
-def read_index(fd: int, source: str) -> dict[str, str]:
+def read_index(fd: int, source: str, endings: tuple[str, ...] = (SAFETENSORS,)) -> dict[str, str]:
     """Return the file of every tensor, in the order of the index.
 
     Args:
         fd: file descriptor; its position is not used.
         source: name of the index for messages.
+        endings: of the files that it may name.
 
     Raises:
         CheckpointError: it is no index, or it names a file outside its folder.
@@ -50,10 +56,11 @@ def read_index(fd: int, source: str) -> dict[str, str]:
     for name, shard in weight_map.items():
         where = place(name, source)
         plain = isinstance(shard, str) and valid_file(shard) and "/" not in shard
-        if not plain or not shard.endswith(SAFETENSORS):
+        if not plain or not shard.endswith(endings):
+            pickled = plain and shard.endswith(PICKLES)
             raise CheckpointError(
-                f"{where}: expected the name of a {SAFETENSORS} file in the folder of the index, "
-                f"got {ascii(shard)[:80]}"
+                f"{where}: expected the name of a {' or '.join(endings)} file in the folder of the "
+                f"index, got {ascii(shard)[:80]}{f'; {no_pickle(source)}' if pickled else ''}"
             )
     shards = len(set(weight_map.values()))
     if shards > MAX_SHARDS:
@@ -87,10 +94,51 @@ def weights_in(folder: Path) -> Path:
     if len(found) == 1:
         return folder / found[0]
     if not found:
-        pickles = [name for name in names if name.endswith(PICKLES)]
-        fix = f"; {no_pickle(str(folder / pickles[0]))}" if pickles else ""
         raise CheckpointError(
             f"{folder} is a folder without weights; expected one {INDEX}, {SAFETENSORS} or "
-            f"{NPZ}{fix}"
+            f"{NPZ}{_instead(folder, names)}"
         )
     raise CheckpointError(f"{folder} has several weights files; pass one of: {listed(found)}")
+
+
+def _instead(folder: Path, names: Iterable[str]) -> str:
+    """Return the end of an error: weights in folders below, such as those of a Trainer, or pickles.
+
+    The root of a Hub cache has its weights in `models--OWNER--NAME/snapshots/COMMIT`.
+    """
+    if pickle := _pickle(names):
+        return f"; {no_pickle(str(folder / pickle))}"
+    below = dict(islice(_below(folder), MOST_FOLDERS))
+    there = [path for path, inside in below.items() if any(n.endswith(WEIGHTS) for n in inside)]
+    if there:
+        newest = sorted(there, key=_order, reverse=True)
+        return (
+            f"; these folders in it have some: {listed([*map(str, newest)], 5)}; pass one of them"
+        )
+    for path in sorted(below, key=_order, reverse=True):
+        if pickle := _pickle(below[path]):
+            return f"; {no_pickle(str(path / pickle))}"
+    return ""
+
+
+def _pickle(names: Iterable[str]) -> str:
+    """Return the pickle among some files that may have the weights of a network; else nothing."""
+    found = [name for name in names if PICKLE_INDEX.fullmatch(name) or name.endswith(PICKLES)]
+    found = [name for name in found if not STATE.match(name)]
+    return min(found, key=lambda name: (not name.endswith(".json"), name), default="")
+
+
+def _below(folder: Path, depth: int = DEPTH) -> Iterator[tuple[Path, list[str]]]:
+    """Yield the folders in a folder with the names of their files, not many of them."""
+    with suppress(OSError):
+        for path in sorted(entry for entry in islice(folder.iterdir(), MOST_BELOW)):
+            if depth and path.is_dir() and not path.is_symlink():
+                with suppress(OSError):
+                    yield path, [entry.name for entry in islice(path.iterdir(), MOST_BELOW)]
+                yield from _below(path, depth - 1)
+
+
+def _order(path: Path) -> tuple[int, str]:
+    """Return what sorts folders by the number at their end, such as that of a step."""
+    match = re.search(r"-(\d{1,18})$", path.name)
+    return (int(match[1]) if match else -1, str(path))

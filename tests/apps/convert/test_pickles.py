@@ -8,6 +8,7 @@ import datetime as dt
 import enum
 import functools
 import importlib
+import json
 import os
 import sys
 import types
@@ -25,7 +26,9 @@ from helpers import fill, message, refuses, same, says
 from internals import main
 from vitzoo.apps.convert.conversion import convert_pickle
 from vitzoo.apps.convert.pickle_worker import chosen, load
+from vitzoo.checkpoint.writers import write_safetensors
 from vitzoo.errors import CheckpointError, InvalidOption
+from vitzoo.files.safetensors import POINTER
 
 TABLE = {"a": torch.ones(2), "b": torch.zeros(1)}
 OTHER = {"c": torch.ones(1)}
@@ -139,6 +142,109 @@ def test_a_pickle_named_as_safetensors_is_written_beside_it(small, tmp_path):
         vitzoo.create(small, weights=path)
     convert_pickle(path, out)
     same(load_file(out), TABLE)
+
+
+# Several pickles with an index.
+
+
+def sharded(folder, model, *, ending="bin", misplaced=False):
+    """Write the tensors of a network as transformers writes large ones; return the index."""
+    folder.mkdir(exist_ok=True)
+    tensors = model.state_dict()
+    files = [f"pytorch_model-0000{i}-of-00002.{ending}" for i in (1, 2)]
+    places = {name: files[i % 2] for i, name in enumerate(tensors)}
+    for file in files:
+        torch.save({n: t for n, t in tensors.items() if places[n] == file}, folder / file)
+    if misplaced:
+        places[next(iter(tensors))] = files[1]
+    index = folder / f"pytorch_model.{ending}.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    return index
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Read pickles in this process, which takes less time."""
+
+    def write(fd, _, target, key):
+        with os.fdopen(os.dup(fd), "rb") as file:
+            tensors, place = chosen(load(file), key)
+        write_safetensors(target, tensors, {})
+        target.flush()
+        return len(tensors), place
+
+    monkeypatch.setattr("vitzoo.apps.convert.conversion.write_tensors", write)
+
+
+def test_an_index_of_pickles_is_converted_whole(small, tmp_path, capsys):
+    model = fill(vitzoo.create(small))
+    index, out = sharded(tmp_path / "in", model), tmp_path / "out.safetensors"
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["convert", str(index), str(out), "--from-pickle"]) == 0
+    says(capsys.readouterr().err, "the tensors are those of 2 files", "32 tensors")
+    same(vitzoo.create(small, weights=out).state_dict(), model.state_dict())
+    assert sorted(tmp_path.rglob("*")) == sorted([*before, out])
+
+
+@pytest.mark.usefixtures("here")
+def test_one_of_several_pickles_is_never_converted_alone(small, tmp_path):
+    folder, out = tmp_path / "a b", tmp_path / "out.safetensors"
+    index = sharded(folder, fill(vitzoo.create(small)))
+    (folder / "optimizer.pt").touch()
+    command = f"`vitzoo convert '{index}' '{folder / 'pytorch_model.safetensors'}' --from-pickle`"
+    shard = folder / "pytorch_model-00002-of-00002.bin"
+    for weights in (folder, index, shard):
+        with refuses(CheckpointError, command):
+            vitzoo.create(small, weights=weights)
+    with refuses(CheckpointError, shard, "one of several files", f"convert {index}"):
+        convert_pickle(shard, out)
+    index.unlink()
+    with refuses(CheckpointError, command):
+        vitzoo.create(small, weights=folder)
+    with refuses(CheckpointError, index, "no such file"):
+        convert_pickle(index, out)
+    assert not out.exists()
+
+
+@pytest.mark.usefixtures("here")
+def test_an_index_of_pickles_that_lies_is_refused(small, tmp_path):
+    index, out = (
+        sharded(tmp_path, fill(vitzoo.create(small)), misplaced=True),
+        tmp_path / "o.safetensors",
+    )
+    with refuses(CheckpointError, index, "disagree", "pytorch_model-00001-of-00002.bin"):
+        convert_pickle(index, out)
+    index.write_text(json.dumps({"weight_map": {"a": "../a.bin"}}))
+    with refuses(CheckpointError, index, "../a.bin", "in the folder of the index"):
+        convert_pickle(index, out)
+    assert not out.exists()
+
+
+@pytest.mark.usefixtures("here")
+def test_an_index_of_pickles_on_the_hub(monkeypatch, small, tmp_path):
+    """Each file is asked for at the revision of the index."""
+    index = sharded(tmp_path / "in", fill(vitzoo.create(small)))
+    asked = []
+
+    def obtain(file, note):  # noqa: ARG001
+        asked.append(file.address)
+        return os.open(index.with_name(file.name), os.O_RDONLY), ""
+
+    monkeypatch.setattr("vitzoo.apps.convert.conversion.obtain.obtain", obtain)
+    address, out = "hf://acme/net@v1/sub/", tmp_path / "out.safetensors"
+    convert_pickle(f"{address}{index.name}", out)
+    assert sorted(asked) == sorted(address + path.name for path in (tmp_path / "in").iterdir())
+    same(load_file(out), load_file(convert_pickle(index, tmp_path / "b.safetensors").target))
+    shard = f"{address}pytorch_model-00001-of-00002.bin"
+    with refuses(CheckpointError, f"convert {address}{index.name}"):
+        convert_pickle(shard, tmp_path / "c.safetensors")
+
+
+def test_a_pointer_is_no_pickle(tmp_path):
+    path = tmp_path / "pytorch_model.bin"
+    path.write_bytes(POINTER + b".github.com/spec/v1\noid sha256:0\nsize 9\n")
+    with refuses(CheckpointError, path, "a Git LFS pointer", f"`git -C {tmp_path} lfs pull`"):
+        convert_pickle(path, tmp_path / "out.safetensors")
 
 
 # Classes that a .ckpt names.
@@ -327,7 +433,10 @@ HOSTILE = {
     "through another module": (stream(OTHER_MODULE, b")R"), "pathlib.os.system, which is not"),
     "a null character": (stream(b"cac\0me\nThing\n", b")R"), "which is not imported"),
     "a rebuilt object": (stream(REBUILD, b"(", THING, TENSOR, b")}tR"), "as_subclass"),
-    "a tensor of the class": (stream(REBUILD, b"(", TENSOR, THING, b")}tR"), "does not inherit from Tensor"),
+    "a tensor of the class": (
+        stream(REBUILD, b"(", TENSOR, THING, b")}tR"),
+        "does not inherit from Tensor",
+    ),
     "many classes": (stream(*(b"cacme\nThing%d\n" % i for i in range(600))), "more than 500"),
     "deep": (stream(b"(" * 100_000, THING, b")R", b"t" * 100_000), "found a tuple"),
 }

@@ -51,9 +51,10 @@ def convert_command(
     for google, vit_jax and big_vision, and in .safetensors for all other formats. The written file
     is read back and compared bit by bit before it replaces OUT.
 
-    With --from-pickle, IN is a file of torch.save, or its hf:// address. torch's weights-only
-    loader reads it in a process with limits on memory and time, and OUT gets its tensors under the
-    names of the pickle. Nothing else in vitzoo reads a pickle.
+    With --from-pickle, IN is a file of torch.save, the index of several, or an hf:// address of
+    one. torch's weights-only loader reads it in a process with limits on memory and time, and
+    imports no class that it names. OUT gets its tensors under the names of the pickle. Nothing else
+    in vitzoo reads a pickle.
 
     \b
     Examples:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
@@ -14,15 +16,18 @@ from torch import Tensor
 from vitzoo.apps.convert.checks import check_convert
 from vitzoo.apps.convert.pickles import write_tensors
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_hub_file
-from vitzoo.checkpoint.containers import VERIFIED, OpenFile, open_own
+from vitzoo.checkpoint.containers import VERIFIED, OpenFile, SafetensorsFile, open_own
 from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.checkpoint.saved import METADATA
+from vitzoo.checkpoint.shards import check_union
 from vitzoo.checkpoint.writers import FOREIGN, write_npz, write_safetensors
 from vitzoo.errors import CheckpointError, InvalidOption, PluginError, printable
 from vitzoo.factory import create
 from vitzoo.files.access import writing_to
 from vitzoo.files.names import INDEX, NPZ, on_hub
-from vitzoo.files.shard_index import SHARD, index_of
+from vitzoo.files.platform import files as system
+from vitzoo.files.safetensors import PICKLE_INDEX, PICKLES, POINTER, looks_like, whole_pickle
+from vitzoo.files.shard_index import SHARD, index_of, read_index
 from vitzoo.foreign import overrides
 from vitzoo.foreign.opened import open_described, open_unregistered
 from vitzoo.formats import Format
@@ -180,7 +185,8 @@ def convert_pickle(
     torch's weights-only loader reads the pickle, in a process with limits on memory and time.
 
     Args:
-        source: a file of `torch.save`, or its address `hf://owner/repo@revision/file`.
+        source: a file of `torch.save`, the index of several, such as
+            `pytorch_model.bin.index.json`, or an address `hf://owner/repo@revision/file`.
         target: path of the new file, which ends in `.safetensors`.
         key: names of the entry with the tensors, separated by dots; if None, the file is a table of
             tensors, or has one under a usual name such as `state_dict` or `model`.
@@ -192,17 +198,52 @@ def convert_pickle(
     """
     path = Path(target)
     check_convert(None, path, force=force)
-    if on_hub(source):
-        remote = HubFile.at(str(source))
-        with progress(remote.label) as note:
-            opened = OpenFile(obtain.obtain(remote, note)[0])
-    else:
-        opened = open_own(Path(source))
+    given = os.fspath(source)
+    if (whole := whole_pickle(given)) != given:
+        raise CheckpointError(f"{given} is one of several files of a checkpoint; convert {whole}")
+    several = PICKLE_INDEX.fullmatch(given) is not None
+    opened = _open_pickle(given, small=several)
     with writing_to(path, force=force) as file:
-        count, entry = write_tensors(opened.fd, str(source), file, key)
-    notes = (f"the tensors are those of the entry {entry}",) if entry else ()
-    names = (str(source), "pickle", str(path), "safetensors")
+        if several:
+            count, notes = _write_whole(opened, given, file, key)
+        else:
+            count, entry = write_tensors(opened.fd, given, file, key)
+            notes = (f"the tensors are those of the entry {entry}",) if entry else ()
+    names = (given, "pickle", str(path), "safetensors")
     return Conversion(*names, read=count, written=count, kept=count, notes=notes)
+
+
+def _open_pickle(source: str, *, small: bool = False) -> OpenFile:
+    """Open a pickle, or an index of pickles, at a path or at an address on the Hub."""
+    if on_hub(source):
+        remote = HubFile.at(source, small=small)
+        with progress(remote.label) as note:
+            return OpenFile(obtain.obtain(remote, note)[0])
+    file = open_own(Path(source))
+    if (start := system.pread(file.fd, 64, 0)).startswith(POINTER):
+        raise CheckpointError(f"{source} is no pickle{looks_like(start, source)}")
+    return file
+
+
+def _write_whole(
+    index: OpenFile, source: str, target: BinaryIO, key: str | None
+) -> tuple[int, tuple[str, ...]]:
+    """Write the tensors of all pickles that an index names; return their number and a note."""
+    weight_map = read_index(index.fd, source, PICKLES)
+    parts: dict[str, SafetensorsFile] = {}
+    with ExitStack() as opened:
+        for name in sorted(set(weight_map.values())):
+            folder = source.rpartition("/")[0]
+            shard = f"{folder}/{name}" if on_hub(source) else str(Path(source).with_name(name))
+            scratch = opened.enter_context(TemporaryFile(dir=Path(target.name).parent))
+            pickle = _open_pickle(shard)
+            write_tensors(pickle.fd, shard, scratch, key)
+            parts[name] = SafetensorsFile(OpenFile(os.dup(scratch.fileno())), shard)
+        check_union(weight_map, parts, source)
+        read = [part.read(VERIFIED).tensors for part in parts.values()]  # just written
+        tensors = {name: tensor for one in read for name, tensor in one.items()}
+        write_safetensors(target, tensors, FOREIGN)
+    return len(tensors), (f"the tensors are those of {len(parts)} files",)
 
 
 def open_source(source: str | os.PathLike[str], variant: str | None, zoo: Registry) -> Source:

@@ -1,6 +1,7 @@
 """Pickles of PyTorch to safetensors, in a process of its own with limits.
 
-This is the only way in which vitzoo reads a pickle. The process uses torch's weights-only loader.
+This is the only way in which vitzoo reads a pickle. The process uses torch's weights-only loader,
+and imports no class that the pickle names.
 It gets no environment variable with a token. Its standard streams are the two files and its answer.
 """
 
@@ -14,7 +15,6 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import BinaryIO
 
 from vitzoo.errors import CheckpointError, printable
@@ -104,8 +104,7 @@ def write_tensors(fd: int, source: str, target: BinaryIO, key: str | None) -> tu
         problem = str(answer.get("error", ""))
     if problem or not isinstance(answer, dict):
         raise CheckpointError(f"{source} is not converted: {printable(problem, 600)}")
-    with Path(target.name).open("rb") as written:  # the process is not trusted
-        header = read_header(written.fileno(), source)
+    header = read_header(target.fileno(), source)  # the process is not trusted
     return len(header.tensors), printable(str(answer.get("place", "")), 200)
 
 
