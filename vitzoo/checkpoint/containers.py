@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import time
@@ -22,6 +23,7 @@ from vitzoo.files.access import open_regular
 from vitzoo.files.platform import files as system
 from vitzoo.files.platform.files import State
 from vitzoo.files.safetensors import Header, TensorInfo, read_header
+from vitzoo.log import log
 from vitzoo.store.stamp import Stamp, Stamps
 
 DTYPES = {
@@ -32,6 +34,7 @@ DTYPES = {
     "U16": torch.uint16, "U32": torch.uint32, "U64": torch.uint64,
 }  # fmt: skip
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
+NOT_MAPPED = {errno.ENODEV, errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM, errno.EACCES}
 Piece = tuple[int, int, str]  # start, end, and type of numbers; empty for other bytes
 CHUNK = 4 * 1024 * 1024  # stays in the cache between reading, hashing and the search
 BITS = {  # integers of the same width, and the bits of infinity or, where there is none, of NaN
@@ -147,11 +150,16 @@ def contents(file: OpenFile, reading: Reading, numbers: Iterable[TensorInfo]) ->
     """
     state, now = file.state(), time.time_ns()
     pieces = [*_pieces(numbers, file.size)]
+    data = _mapped(file) if reading.mapped else None
+    reading = replace(reading, mapped=data is not None)
     kept = [piece for piece in pieces if piece[2] or reading.mapped or reading.keys is None]
-    start, end = (kept[0][0], kept[-1][1]) if kept else (0, 1)
-    data = _mapped(file) if reading.mapped else _memory(end - start)
+    start, end = (kept[0][0], kept[-1][1]) if kept and not reading.mapped else (0, 1)
+    if data is None:
+        data = _memory(end - start)
     if reading.verified:
-        return Contents(data)
+        if not reading.mapped:
+            _fill_kept(file, memoryview(data), kept)
+        return Contents(data, start)
     stamped = bool(file.own) and reading.stamps
     stamp = Stamps(settings.home()).find(state) if stamped else None
     if stamp:
@@ -168,7 +176,14 @@ def contents(file: OpenFile, reading: Reading, numbers: Iterable[TensorInfo]) ->
 
 
 def _mapped(file: OpenFile) -> Any:
-    data = system.mapped(file.fd)
+    """Map a file; return None where the disk has no such mappings: the file is read instead."""
+    try:
+        data = system.mapped(file.fd)
+    except OSError as error:
+        if error.errno not in NOT_MAPPED:
+            raise
+        log.info("%s is read into memory: its disk maps no files", file.own or "a weights file")
+        return None
     if len(data) != file.size:
         file.check()
     return data

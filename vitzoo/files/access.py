@@ -23,6 +23,7 @@ CHUNK = 1024 * 1024
 KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
 SHORT = 48  # characters; a name of 255 bytes leaves no room for the additions to a temporary name
 LEFT = 3600.0  # seconds without a byte after which the writer of a temporary file is gone
+NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 NO_SYNC = {errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOTTY}
 NO_FOLDER = {errno.EISDIR, errno.EACCES, errno.EPERM}  # a folder cannot be opened as a file is
 NO_MODE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM}
@@ -314,7 +315,7 @@ def _syncing(harmless: Collection[int], path: Path | None = None) -> Iterator[No
             _unsynced.append(error)
             log.warning(
                 "the disk%s cannot sync files and folders (%s): what was written last may be lost "
-                "in a power failure; `vitzoo verify` finds damaged files",
+                "in a power failure; `vitzoo verify` finds damaged weights",
                 f" of {path}" if path else "",
                 str(system.reason(error)),
             )
@@ -345,6 +346,12 @@ def unwritable(path: Path, error: Exception) -> StoreError:
         f"cannot write in {path}: {system.reason(error)}; make it writable, point VITZOO_HOME "
         "to another folder, or set VITZOO_HOME=:memory: to write nothing to disk"
     )
+
+
+def fix_of(error: OSError, fix: str, place: str) -> str:
+    """Return how to fix an error of a disk: `fix`, or another place if the disk has no locks."""
+    lacks = error.errno in NO_LOCKS
+    return f"its disk has no file locks: turn them on for the mount, or {place}" if lacks else fix
 
 
 def check_target(path: Path, *, force: bool) -> None:

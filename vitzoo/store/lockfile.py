@@ -14,7 +14,7 @@ from pathlib import Path
 from filelock import Timeout
 
 from vitzoo.errors import PinError, StoreError
-from vitzoo.files.access import make_folder, read_regular, write_atomic
+from vitzoo.files.access import fix_of, make_folder, read_regular, write_atomic
 from vitzoo.files.names import COMMIT, SHA256
 from vitzoo.files.strict_json import DuplicateKey, strict_json
 from vitzoo.store.locks import locked
@@ -120,9 +120,11 @@ class Lock:
                 f"process is running, remove {writing}"
             ) from error
         except OSError as error:
+            fix = "make it writable, name another lock file in VITZOO_LOCK"
+            fix = fix_of(error, fix, "name a lock file on a local disk in VITZOO_LOCK")
             raise PinError(
-                f"cannot write {self.path}: {error.strerror}; make it writable, name another lock "
-                "file in VITZOO_LOCK, or pin the weights in a registry file"
+                f"cannot write {self.path}: {error.strerror}; {fix}, or pin the weights in a "
+                "registry file"
             ) from error
 
     def _pin(self, source: str, entry: object) -> Pin:

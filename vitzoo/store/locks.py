@@ -6,6 +6,8 @@ seconds while they wait.
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -80,6 +82,8 @@ def locked(path: Path, what: object, patience: float) -> Iterator[None]:
         except Timeout:
             if time.monotonic() - begin >= patience:
                 raise
+        except NotImplementedError as error:  # of older versions of filelock
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK), str(path)) from error
     try:
         yield
     finally:

@@ -31,7 +31,7 @@ from vitzoo.errors import (
     WeightsUnavailable,
     printable,
 )
-from vitzoo.files.access import hash_file, make_folder_or_raise, open_regular
+from vitzoo.files.access import fix_of, hash_file, make_folder_or_raise, open_regular
 from vitzoo.files.names import on_hub
 from vitzoo.log import log
 from vitzoo.plugin.package_files import data_file
@@ -404,5 +404,7 @@ def _alone(name: str, what: object) -> Iterator[None]:
                 "process, or remove the lock if no such process is running"
             ) from error
         except OSError as error:
-            raise StoreError(f"cannot lock {path}: {error.strerror}") from error
+            elsewhere = "point VITZOO_HOME to another disk"
+            fix = fix_of(error, f"make it writable, or {elsewhere}", elsewhere)
+            raise StoreError(f"cannot lock {path}: {error.strerror}; {fix}") from error
         yield

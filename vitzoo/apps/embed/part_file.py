@@ -20,7 +20,7 @@ from filelock import Timeout
 from vitzoo.apps.embed.table import schema_of, table_of
 from vitzoo.apps.predict.batches import batches
 from vitzoo.errors import StoreError, VitzooError
-from vitzoo.files.access import open_regular, replacing, sync, sync_folder
+from vitzoo.files.access import fix_of, open_regular, replacing, sync, sync_folder
 from vitzoo.files.platform.processes import lock_byte
 from vitzoo.store.locks import locked
 
@@ -156,9 +156,10 @@ def explained(folder: Path) -> Iterator[None]:
         if isinstance(error, VitzooError):
             raise
         where = f" ({Path(error.filename).name})" if error.filename else ""
+        fix = "remove what is in the way, make room, or choose another --out"
+        fix = fix_of(error, fix, "choose an --out on a local disk")
         raise StoreError(
-            f"cannot write in {folder}: {error.strerror or error}{where}; remove what is in the "
-            "way, make room, or choose another --out"
+            f"cannot write in {folder}: {error.strerror or error}{where}; {fix}"
         ) from error
 
 
