@@ -8,7 +8,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -261,6 +261,22 @@ def _left(path: Path, end: str = "") -> list[Path]:
         (match[1], left) for left in path.parent.iterdir() if (match := ours.fullmatch(left.name))
     ]
     return [left for _, left in sorted(found)]
+
+
+def remove_left_at(paths: Iterable[Path]) -> None:
+    """Remove what killed writers of these files have left beside them, however new it is.
+
+    Only one process may write the files: the parts of another one would be removed, too.
+    """
+    begins: dict[Path, set[str]] = {}
+    for path in paths:
+        begins.setdefault(path.parent, set()).add(_begin(path))
+    for folder, known in begins.items():
+        with contextlib.suppress(OSError):  # there is no such folder
+            for left in list(folder.iterdir()):
+                match = re.fullmatch(r"(.+)\.\d+\.\d{16,19}", left.name)
+                if match and match[1] in known and stat.S_ISREG(left.lstat().st_mode):
+                    left.unlink()
 
 
 def _remove_left(path: Path, *, folder: bool = False) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -347,6 +348,37 @@ def test_after_a_failure_the_former_export_is_there(tmp_path, monkeypatch):
             vitzoo.export(model, "torch", out, force=True)
         assert {file.name: file.read_bytes() for file in out.iterdir()} == before
         assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
+def of_an_interrupt(how):
+    """Raise what libraries make of a Ctrl-C."""
+    if how == "text":  # in C++
+        raise RuntimeError("KeyboardInterrupt: <EMPTY MESSAGE>")
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt as error:
+        if how == "cause":
+            raise RuntimeError("Failed to convert the exported program") from error
+        raise ValueError("no shape") from None  # the context stays
+
+
+@pytest.mark.parametrize("how", ["text", "cause", "context"])
+@pytest.mark.parametrize("step", ["write", "open"])
+def test_an_interrupt_that_a_library_changes_stays_one(tmp_path, monkeypatch, how, step):
+    class Target:
+        file = "model.onnx"
+
+        def write(self, program, output, metadata, path):
+            if step == "write":
+                of_an_interrupt(how)
+
+        def open(self, path):
+            return lambda _: of_an_interrupt(how)
+
+    monkeypatch.setitem(targets.TARGETS, "onnx", Target())
+    with pytest.raises(KeyboardInterrupt):
+        vitzoo.export(vitzoo.create(SPEC), "onnx", tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
 
 
 IN_PRIVATE = """\

@@ -4,6 +4,7 @@ import hashlib
 import json
 import re
 import sys
+import traceback
 from dataclasses import replace
 from pathlib import Path
 
@@ -242,6 +243,26 @@ def send(hub, tmp_path, monkeypatch):  # noqa: ARG001  # the environment names t
         for path in tmp_path.iterdir()
     }
     return lambda **options: upload(tmp_path, files, REPO, TOKEN, message="a", **options)
+
+
+@pytest.mark.parametrize("path", ["/api/repos/create", f"/api/models/{REPO}/preupload", "/lfs/"])
+@pytest.mark.parametrize("where", ["body", "header", "location", "cut", "line"])
+def test_a_server_that_repeats_the_token(hub, send, path, where):
+    """Neither the message nor a traceback has it, not even a part of it."""
+    answers = {
+        "body": (403, json.dumps({"error": f"Bearer {TOKEN} may not write"})),
+        "header": (500, "", {"X-Error-Message": f"the token {TOKEN}"}),
+        "location": (307, "", {"Location": f"https://elsewhere/?token={TOKEN}"}),
+        "cut": (422, json.dumps({"error": f"{'x' * 295}{TOKEN}"})),
+        "line": (500, TOKEN),
+    }
+    hub.status[path] = answers[where]
+    with pytest.raises(errors.VitzooError) as caught:
+        send()
+    text = "".join(traceback.format_exception(caught.value))
+    assert not re.search(f"{TOKEN[:4]}|{TOKEN[4:]}", text)
+    if where in ("body", "location"):
+        says(str(caught.value), "***")
 
 
 CREATE, MODES, BATCH, OBJECT, COMMITS, LISTED = PATHS = (

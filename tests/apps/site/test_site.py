@@ -152,6 +152,23 @@ def test_a_run_that_is_cut_short_is_continued(core, out, monkeypatch):
     assert len(contents(out)) == site.files + 1
 
 
+@pytest.mark.parametrize("before", [False, True])
+def test_what_a_killed_run_left_is_removed(core, out, before):
+    """Right after it, too, and if it was killed before its first file was whole."""
+    if before:
+        write_site(core, out)
+    out.mkdir(exist_ok=True)
+    for path in (MARKER, "index.html", "assets/style.css") if before else (MARKER,):
+        (out / path).with_name(f".{Path(path).name}.77.{10**18}").write_text("half")
+    kept = [out / f".mine.html.77.{10**18}", out / "assets" / ".DS_Store"] if before else []
+    for path in kept:
+        path.write_text("mine")
+    site = write_site(core, out)
+    hidden = {path for path in out.rglob(".*") if path.name != MARKER}
+    assert hidden == {*kept}
+    assert len(contents(out)) == site.files + 1 + len(kept)
+
+
 def test_plugins_of_hooks_are_imported_and_shown(install, monkeypatch, out):
     monkeypatch.setenv("VITZOO_PLUGINS", "globex")
     module = GLOBEX["globex/plugin.py"].replace('source="made up"', 'source="s", builder=late')

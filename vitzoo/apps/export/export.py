@@ -282,9 +282,30 @@ def _difference(network: nn.Module, run: Run, shape: tuple[int, ...]) -> float:
 
 
 def _cause(error: Exception) -> str:
-    """Return the text of an error as one line of limited length."""
+    """Return the text of an error of another library as one line of limited length.
+
+    Raises:
+        KeyboardInterrupt: the library has made the error of one.
+    """
+    if _is_interrupt(error):
+        raise KeyboardInterrupt from error
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Tell whether a library has made an error of a Ctrl-C, such as a RuntimeError in C++."""
+    seen: list[BaseException] = []
+    left: list[BaseException | None] = [error]
+    while left:
+        one = left.pop()
+        if one is None or one in seen:
+            continue
+        if isinstance(one, KeyboardInterrupt) or "KeyboardInterrupt" in str(one):
+            return True
+        seen.append(one)
+        left += [one.__cause__, one.__context__]
+    return False
 
 
 def _write_json(path: Path, data: Any) -> None:

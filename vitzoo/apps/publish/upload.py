@@ -86,7 +86,7 @@ def upload(
     endpoint = settings.trust_endpoint()
     api = HfApi(endpoint, token=token, library_name="vitzoo", library_version=__version__)
     where = f"{repo}: {endpoint}"
-    with _translating(where), _quietly(endpoint, where):
+    with _translating(where), _quietly(endpoint, where, token):
         api.create_repo(repo, private=private, exist_ok=force)
         commit = str(api.create_commit(repo, additions, commit_message=message).oid)
         if not COMMIT.fullmatch(commit):
@@ -139,7 +139,7 @@ def _checked(path: Path, size: int, sha256: str) -> str | bytes:
 
 
 @contextlib.contextmanager
-def _quietly(endpoint: str, where: str) -> Iterator[None]:
+def _quietly(endpoint: str, where: str, token: str) -> Iterator[None]:
     """Let huggingface_hub send nothing but the upload, each request with limits.
 
     Without this it also requests names of coding agents, reads and renews stored tokens, sends
@@ -154,7 +154,7 @@ def _quietly(endpoint: str, where: str) -> Iterator[None]:
     switches = ("HF_HUB_DISABLE_TELEMETRY", "HF_HUB_DISABLE_IMPLICIT_TOKEN", "HF_HUB_DISABLE_XET")
     with _ALONE, warnings.catch_warnings(action="ignore"):
         before, client = {name: getattr(constants, name) for name in switches}, session()
-        client.send = Guard(client, endpoint, where)  # type: ignore[method-assign]
+        client.send = Guard(client, endpoint, where, token)  # type: ignore[method-assign]
         try:
             for name in switches:
                 setattr(constants, name, True)

@@ -7,7 +7,10 @@ leads. huggingface_hub also repeats requests as often, and sleeps as long, as a 
 from __future__ import annotations
 
 import contextlib
+import json
+import re
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 
@@ -32,10 +35,13 @@ class Guard:
         client: of huggingface_hub.
         endpoint: that may see token and cookies.
         where: repository and endpoint, for messages.
+        token: of the user, which no message may have although a server may repeat it.
     """
 
-    def __init__(self, client: httpx2.Client, endpoint: str, where: str) -> None:
+    def __init__(self, client: httpx2.Client, endpoint: str, where: str, token: str) -> None:
         self.send, self.where = client.send, where
+        forms = {token, json.dumps(token)[1:-1], quote(token, safe="")}
+        self.secret = re.compile("|".join(map(re.escape, forms)) if token else r"(?!)")
         self.origin = httpx2.URL(endpoint).join("/")
         self.seconds = settings.limits().first_byte * PATIENCE
         self.failures = 0
@@ -55,11 +61,13 @@ class Guard:
         try:
             answer = self._answer(request)
         except httpx2.TransportError as error:
-            text = printable(str(error), SHOWN) or type(error).__name__
+            said = str(error)
+            text = printable(self._clean(said), SHOWN) or type(error).__name__
+            cause = None if self.secret.search(said) else error
             self.failures += 1
             if not isinstance(error, httpx2.TimeoutException) and self.failures < FAILURES:
-                raise httpx2.ReadError(text) from error
-            raise OSError(text) from error  # which huggingface_hub does not try again
+                raise httpx2.ReadError(text) from cause
+            raise OSError(text) from cause  # which huggingface_hub does not try again
         self.failures += answer.is_error
         if self.failures >= FAILURES:
             raise ServerError(
@@ -85,10 +93,14 @@ class Guard:
         return within(self.seconds + size / SLOWEST, call)
 
     def _copied(self, found: httpx2.Response, request: httpx2.Request) -> httpx2.Response:
-        """Return an answer with its body, and no header that huggingface_hub would obey."""
+        """Return an answer with its body, and no header that huggingface_hub would obey.
+
+        The token is removed from all texts.
+        """
         if found.has_redirect_location:
+            place = printable(self._clean(found.headers["location"]), SHOWN)
             raise RefusedResponse(
-                f"{self.where} redirected to {printable(found.headers['location'], SHOWN)}, and "
+                f"{self.where} redirected to {place}, and "
                 "uploads follow no redirect; check the repository and VITZOO_TRUST_ENDPOINT"
             )
         text = bytearray()
@@ -96,6 +108,10 @@ class Guard:
             text += piece
             if len(text) > MOST:
                 raise RefusedResponse(f"{self.where} sent more than {MOST} bytes; push again later")
-        headers = {name: found.headers[name] for name in HEADERS if name in found.headers}
-        status, body = found.status_code, bytes(text)
-        return httpx2.Response(status, headers=headers, content=body, request=request)
+        stated = found.headers
+        headers = {name: self._clean(stated[name]) for name in HEADERS if name in stated}
+        body = self._clean(text.decode("latin-1")).encode("latin-1")
+        return httpx2.Response(found.status_code, headers=headers, content=body, request=request)
+
+    def _clean(self, text: str) -> str:
+        return self.secret.sub("***", text)

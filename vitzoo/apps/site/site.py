@@ -13,7 +13,7 @@ from types import MappingProxyType
 from vitzoo.apps.site import TITLE
 from vitzoo.apps.site.pages import FOLDER, index_page, variant_page, variant_path
 from vitzoo.errors import InvalidOption, PluginError, StoreError
-from vitzoo.files.access import read_regular, write_atomic
+from vitzoo.files.access import read_regular, remove_left_at, write_atomic
 from vitzoo.files.names import SHA256, valid_file
 from vitzoo.plugin.info import TROUBLE, PluginInfo
 from vitzoo.registry.registry import Registry
@@ -124,6 +124,7 @@ def _replace(out: Path, pages: Mapping[str, bytes], *, force: bool) -> tuple[int
     """Write the files; return how many former ones were removed, and those that were kept."""
     former = _former(out)
     hashes = {path: _sha256(data) for path, data in pages.items()}
+    remove_left_at(out / path for path in (MARKER, *former, *hashes))
     _check_folder(out, [path for path in pages if path not in former], force=force, ours=former)
     # If this run is cut short, the next run still knows which files it may replace.
     _write_marker(out, {**former, **hashes})
