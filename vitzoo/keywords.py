@@ -8,7 +8,7 @@ from functools import wraps
 from inspect import Parameter, signature
 from typing import Any, ParamSpec, TypeVar
 
-from vitzoo.errors import InvalidOption, UnknownOption, did_you_mean, short_repr
+from vitzoo.errors import InvalidOption, UnknownOption, did_you_mean, quoted, short_repr
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -98,7 +98,7 @@ def check_keywords(
                 if name not in known:
                     nearest = did_you_mean(name, known) or f"; it has: {', '.join(known)}"
                     fix = f"; {text}" if (text := hint(name, value)) else nearest
-                    raise UnknownOption(f"{called}() has no argument {name!r}{fix}")
+                    raise UnknownOption(f"{called}() has no argument {quoted(name)}{fix}")
             return function(*args, **kwargs)
 
         return checked

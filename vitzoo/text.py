@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+MOST = 300  # characters; a name of a tensor has at most 256
 UNWRITABLE = (OSError, ValueError, AttributeError)  # of a stream that is full, closed or missing
 
 
@@ -64,8 +65,11 @@ def is_terminal(stream: Any) -> bool:
 
 
 def escaped(text: str) -> str:
-    """Write a tensor name in ASCII, so that similar letters of other alphabets are seen."""
-    return ascii(text)[1:-1]
+    """Write a tensor name in ASCII, so that similar letters of other alphabets are seen.
+
+    A longer text than `MOST` is cut: one from a file may be as long as the file.
+    """
+    return ascii(text[:MOST])[1:-1] + "..." * (len(text) > MOST)
 
 
 def listed(names: list[str], count: int = 10) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from vitzoo.errors import UPDATE, CheckpointError, UnknownName, short_repr
+from vitzoo.errors import UPDATE, CheckpointError, UnknownName, quoted, short_repr
 from vitzoo.files.names import SHA256
 from vitzoo.plugin.info import install_command
 from vitzoo.schema.entries import read_preprocessing
@@ -103,7 +103,7 @@ class Saved:
         for namespace in namespaces:
             if namespace and namespace not in zoo.host.infos:
                 raise CheckpointError(
-                    f"{self.where} needs the plugin {namespace!r}, which is not installed; "
+                    f"{self.where} needs the plugin {quoted(namespace)}, which is not installed; "
                     f"{_fix(namespace, self.plugins)}"
                 )
 

@@ -111,10 +111,8 @@ def _instead(folder: Path, names: Iterable[str]) -> str:
     below = dict(islice(_below(folder), MOST_FOLDERS))
     there = [path for path, inside in below.items() if any(n.endswith(WEIGHTS) for n in inside)]
     if there:
-        newest = sorted(there, key=_order, reverse=True)
-        return (
-            f"; these folders in it have some: {listed([*map(str, newest)], 5)}; pass one of them"
-        )
+        newest = ", ".join(map(str, sorted(there, key=_order, reverse=True)[:5]))
+        return f"; these folders in it have some: {newest}; pass one of them"
     for path in sorted(below, key=_order, reverse=True):
         if pickle := _pickle(below[path]):
             return f"; {no_pickle(str(path / pickle))}"

@@ -12,7 +12,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from vitzoo.errors import InvalidOption, UnknownName, UnknownOption, VitzooError, did_you_mean
+from vitzoo.errors import (
+    InvalidOption,
+    UnknownName,
+    UnknownOption,
+    VitzooError,
+    did_you_mean,
+    quoted,
+    short_repr,
+)
 from vitzoo.network.calls import checked_parts
 from vitzoo.network.model import VisionTransformer
 from vitzoo.parts import protocols
@@ -384,7 +392,7 @@ def construct(
     for option in options:
         if option not in known:
             hint = did_you_mean(option, known) or f"; it has: {', '.join(known) or 'none'}"
-            raise UnknownOption(f"{what} has no option {option!r}{hint}")
+            raise UnknownOption(f"{what} has no option {quoted(option)}{hint}")
     options = {name: value for name, value in (usual or {}).items() if name in known} | options
     for name in known:
         if parameters[name].default is inspect.Parameter.empty and name not in options:
@@ -405,7 +413,7 @@ def _constructed(
     """Look a part up and construct it; any exception becomes an error that names the part."""
     constructor = _looked_up(field, chosen, part)
     what = f"{field} {chosen.name!r}"
-    given = ", ".join(f"{key}={value!r}" for key, value in options.items())
+    given = ", ".join(f"{key}={short_repr(value)}" for key, value in options.items())
     with _named_errors(what, given, constructor):
         return construct(constructor, what, options, usual, **numbers)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from vitzoo.errors import WeightsUnavailable, did_you_mean
+from vitzoo.errors import WeightsUnavailable, did_you_mean, quoted
 from vitzoo.plugin.info import LOCAL
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.text import megabytes
@@ -38,7 +38,7 @@ def _unavailable(variant: Variant, name: str | None, zoo: Registry) -> Iterator[
             f"{OWN_FILE}; without weights, pretrained=False"
         )
         return
-    what = "default weights" if name is None else f"weights {name!r}"
+    what = "default weights" if name is None else f"weights {quoted(name)}"
     near = did_you_mean(name or "", [weights.name for weights in variant.weights])
     yield f"{variant.name} has no {what}{near or '; choose from:'}"
     yield from map(described, variant.weights)

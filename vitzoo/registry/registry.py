@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitzoo import settings
-from vitzoo.errors import PluginError, RegistryError, UnknownName, did_you_mean
+from vitzoo.errors import PluginError, RegistryError, UnknownName, did_you_mean, quoted
 from vitzoo.files.names import PATH, with_slashes
 from vitzoo.keywords import check_each, check_types
 from vitzoo.plugin.host import LOCK, Parts, PluginHost, full_name
@@ -151,7 +151,8 @@ class Registry:
         if kind == "pool" and name in TIMM_POOLS:
             same = AVG if name == "avg" else repr(TIMM_POOLS[name])
             near = f"; timm's pool {name!r} is {same} here"
-        raise UnknownName(f"unknown {kind} {name!r}{near or '; known: ' + ', '.join(sorted(rows))}")
+        near = near or f"; known: {', '.join(sorted(rows))}"
+        raise UnknownName(f"unknown {kind} {quoted(name)}{near}")
 
     def plugins(self) -> list[PluginInfo]:
         """Return every plugin and its state, the core first."""
@@ -218,7 +219,8 @@ class Registry:
 
                 also += foreign_names.hub_call(name)
             raise UnknownName(
-                f"unknown {what} {name!r}: no plugin {namespace!r} is installed{near}{also}"
+                f"unknown {what} {quoted(name)}: no plugin {quoted(namespace)} is installed{near}"
+                f"{also}"
             )
         if self.host.switches.hides(name):
             raise PluginError(_switched_off(name))
@@ -260,7 +262,8 @@ class Registry:
                 "shows the network of a file or folder"
             )
         if PATH.match(name):
-            return f"unknown variant {name!r}: it is a path, and there is no such file or folder"
+            shown = quoted(name)
+            return f"unknown variant {shown}: it is a path, and there is no such file or folder"
         self._check_namespace_of(name, "variant")
         known = [*(row["name"] for row in self.index.listing()), *self.aliases]
         near = did_you_mean(name, [name for name in known if not self.host.switches.hides(name)])
@@ -268,11 +271,11 @@ class Registry:
             "; `vitzoo list --all` shows all Vision Transformers of vitzoo; other networks, such "
             "as ResNets, are in timm and torchvision"
         )
-        return f"unknown variant {name!r}{near or usual}"
+        return f"unknown variant {quoted(name)}{near or usual}"
 
 
 def _switched_off(name: str) -> str:
-    return f"{name!r} is disabled: {NOT} lists this name or its plugin"
+    return f"{quoted(name)} is disabled: {NOT} lists this name or its plugin"
 
 
 def registry() -> Registry:

@@ -10,7 +10,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar, overload
 
-from vitzoo.errors import RegistryError, UnknownOption, VitzooError, did_you_mean, short_repr
+from vitzoo.errors import (
+    RegistryError,
+    UnknownOption,
+    VitzooError,
+    did_you_mean,
+    quoted,
+    short_repr,
+)
 from vitzoo.files.names import DEVICE
 from vitzoo.text import escaped
 
@@ -65,7 +72,7 @@ class Reader:
         value = self.table.get(key, MISSING)
         if value is MISSING:
             if default is REQUIRED:
-                raise self.fail(f"missing key {key!r}{self._misspelt(key)}")
+                raise self.fail(f"missing key {quoted(key)}{self._misspelt(key)}")
             return default
         if type(value) is kind:  # most values
             return value
@@ -137,7 +144,7 @@ class Reader:
         for name, row in self.take(key, dict, {}).items():
             if not NAME.fullmatch(name):
                 where = self._below(f"{key}.{escaped(name)}")
-                raise self.error(f"{where}: the name {name!r} must be {NAME_RULE}")
+                raise self.error(f"{where}: the name {quoted(name)} must be {NAME_RULE}")
             reader = Reader(row, self._below(f"{key}.{name}"), self.error)
             yield parse(name, reader)
             reader.done()
@@ -172,7 +179,7 @@ class Reader:
                 hint = did_you_mean(str(key), self._asked)
                 error = UnknownOption if issubclass(UnknownOption, self.error) else self.error
                 known = f"; known keys: {', '.join(sorted(set(self._asked)))}"
-                raise error(f"{self.where}: unknown key {key!r}{hint or known}")
+                raise error(f"{self.where}: unknown key {quoted(key)}{hint or known}")
 
     def _misspelt(self, key: str) -> str:
         left = [key for key in self.table if key not in self._asked]

@@ -85,7 +85,7 @@ class PartSpec(Record):
             )
         options = {str(key): _option(item, f"{what}.{key}", error) for key, item in value.items()}
         if "name" not in options:
-            raise error(f"{what} must name a part: add a 'name' to {dict(value)}")
+            raise error(f"{what} must name a part: add a 'name' to {short_repr(dict(value))}")
         if options.get("opaque") is True and error is not RegistryError:
             return cls(str(options["name"]), opaque=True)
         name = check_name(options.pop("name"), what, error)
