@@ -297,11 +297,6 @@ def did_you_mean(word: str, known: Iterable[str], *, limit: int = 3) -> str:
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
-def quoted(name: str) -> str:
-    """Return the `repr` of a name; one from a file is cut if it is longer than names are."""
-    return repr(name if len(name) <= MOST_OF_WORD else f"{name[:MOST_OF_WORD]}...")
-
-
 def short_repr(value: object) -> str:
     """Return the `repr` of a value in at most 60 characters; never raises."""
     try:

@@ -8,7 +8,8 @@ from functools import wraps
 from inspect import Parameter, signature
 from typing import Any, ParamSpec, TypeVar
 
-from vitzoo.errors import InvalidOption, UnknownOption, did_you_mean, quoted, short_repr
+from vitzoo.errors import InvalidOption, UnknownOption, did_you_mean, short_repr
+from vitzoo.text import quoted
 
 P = ParamSpec("P")
 R = TypeVar("R")

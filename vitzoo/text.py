@@ -72,6 +72,11 @@ def escaped(text: str) -> str:
     return ascii(text[:MOST])[1:-1] + "..." * (len(text) > MOST)
 
 
+def quoted(name: str) -> str:
+    """Return the `repr` of a name; one from a file is cut if it is longer than names are."""
+    return repr(name if len(name) <= MOST else f"{name[:MOST]}...")
+
+
 def listed(names: list[str], count: int = 10) -> str:
     """Join the first names, escaped, and the number of the others."""
     more = f" and {len(names) - count} more" if len(names) > count else ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from vitzoo.errors import UPDATE, CheckpointError, UnknownName, quoted, short_repr
+from vitzoo.errors import UPDATE, CheckpointError, UnknownName, short_repr
 from vitzoo.files.names import SHA256
 from vitzoo.plugin.info import install_command
 from vitzoo.schema.entries import read_preprocessing
@@ -16,6 +16,7 @@ from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Preprocessing, Variant
 from vitzoo.schema.spec import Spec
 from vitzoo.schema.terms import OUTPUT_ACTIVATIONS
+from vitzoo.text import quoted
 
 if TYPE_CHECKING:
     from vitzoo.checkpoint.checkpoint import Checkpoint

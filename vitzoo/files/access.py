@@ -16,7 +16,6 @@ from typing import BinaryIO
 
 from vitzoo.errors import InvalidOption, StoreError, VitzooError, short_repr
 from vitzoo.files.platform import files as system
-from vitzoo.log import log
 
 Kind = type[VitzooError]
 CHUNK = 1024 * 1024
@@ -328,6 +327,8 @@ def _syncing(harmless: Collection[int], path: Path | None = None) -> Iterator[No
         if error.errno not in harmless:
             raise
         if not _unsynced:
+            from vitzoo.log import log  # costs milliseconds
+
             _unsynced.append(error)
             log.warning(
                 "the disk%s cannot sync files and folders (%s): what was written last may be lost "
@@ -543,6 +544,8 @@ def _settle(path: Path, known: Collection[str]) -> None:
         except OSError:  # path is taken, or the disk has an error: the folder stays where it is
             pass
         if waits and old.exists():
+            from vitzoo.log import log  # costs milliseconds
+
             log.warning("the former %s is kept as %s; move it to another name", path, old)
 
 

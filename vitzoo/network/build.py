@@ -18,7 +18,6 @@ from vitzoo.errors import (
     UnknownOption,
     VitzooError,
     did_you_mean,
-    quoted,
     short_repr,
 )
 from vitzoo.network.calls import checked_parts
@@ -40,6 +39,7 @@ from vitzoo.plugin.guard import Converting
 from vitzoo.schema.kinds import KIND_OF_FIELD
 from vitzoo.schema.reader import describe
 from vitzoo.schema.spec import PartSpec, Spec
+from vitzoo.text import quoted
 
 PROTOCOLS = {
     "patch_embed": protocols.PatchEmbedder,

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from vitzoo.errors import WeightsUnavailable, did_you_mean, quoted
+from vitzoo.errors import WeightsUnavailable, did_you_mean
 from vitzoo.plugin.info import LOCAL
 from vitzoo.schema.rows import Variant, Weights
-from vitzoo.text import megabytes
+from vitzoo.text import megabytes, quoted
 
 if TYPE_CHECKING:
     from vitzoo.registry.registry import Registry

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitzoo import settings
-from vitzoo.errors import PluginError, RegistryError, UnknownName, did_you_mean, quoted
+from vitzoo.errors import PluginError, RegistryError, UnknownName, did_you_mean
 from vitzoo.files.names import PATH, with_slashes
 from vitzoo.keywords import check_each, check_types
 from vitzoo.plugin.host import LOCK, Parts, PluginHost, full_name
@@ -22,6 +22,7 @@ from vitzoo.plugin.info import CORE, LOCAL, PluginInfo, install_command, place
 from vitzoo.plugin.switches import NOT, VARIABLES
 from vitzoo.schema.reader import describe as describe_value
 from vitzoo.schema.terms import AVG, TIMM_POOLS
+from vitzoo.text import quoted
 
 if TYPE_CHECKING:  # `vitzoo list` imports no data class
     from vitzoo.registry.index import Index

@@ -15,11 +15,10 @@ from vitzoo.errors import (
     UnknownOption,
     VitzooError,
     did_you_mean,
-    quoted,
     short_repr,
 )
 from vitzoo.files.names import DEVICE
-from vitzoo.text import escaped
+from vitzoo.text import escaped, quoted
 
 T = TypeVar("T")
 D = TypeVar("D")
