@@ -303,12 +303,6 @@ def sync(fd: int) -> None:
         system.sync(fd)
 
 
-def sync_path(path: Path) -> None:
-    """Sync a closed file; say once if the disk cannot."""
-    with _syncing(NO_SYNC, path):
-        system.sync_path(path)
-
-
 def sync_folder(path: Path) -> None:
     """Sync a folder, so that a rename in it survives a power failure; say once if the disk cannot.
 
@@ -561,6 +555,9 @@ def _remove_known(folder: Path, known: Collection[str]) -> None:
 
 
 def _sync_files(folder: Path) -> None:
+    """Sync a temporary folder and its files; a warning names the folder that it is in."""
     for entry in folder.iterdir():
-        sync_path(entry)
-    sync_folder(folder)
+        with _syncing(NO_SYNC, folder.parent):
+            system.sync_path(entry)
+    with _syncing(NO_SYNC | NO_FOLDER, folder.parent):
+        system.sync_path(folder)

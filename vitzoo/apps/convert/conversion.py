@@ -235,7 +235,7 @@ def _write_whole(
         for name in sorted(set(weight_map.values())):
             folder = source.rpartition("/")[0]
             shard = f"{folder}/{name}" if on_hub(source) else str(Path(source).with_name(name))
-            scratch = opened.enter_context(TemporaryFile(dir=Path(target.name).parent))
+            scratch: Any = opened.enter_context(TemporaryFile(dir=Path(target.name).parent))
             pickle = _open_pickle(shard)
             write_tensors(pickle.fd, shard, scratch, key)
             parts[name] = SafetensorsFile(OpenFile(os.dup(scratch.fileno())), shard)
