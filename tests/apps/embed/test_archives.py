@@ -13,7 +13,7 @@ from PIL import Image
 
 from helpers import message, refuses, says
 from limited import run_limited
-from vitzoo.apps.embed import items, parquet_pages, tar_members
+from vitzoo.apps.embed import items, tar_members
 from vitzoo.apps.embed.sources import find_pieces, sha256_of, slices
 from vitzoo.errors import ImageError, InvalidOption
 from vitzoo.images.find import LeftOut

@@ -427,7 +427,7 @@ def test_cells_that_unpack_to_gigabytes_are_refused(tmp_path):
     one = pa.array(["x" * 10**6])
     repeated = pa.DictionaryArray.from_arrays(pa.array([0] * 5000), one)
     labels = {
-        "page": (one.take(pa.array([0] * 400)), "pages of"),
+        "page": (one.take(pa.array([0] * 400)), "'label' has 1000000"),
         "repeated": (repeated, "'label' has 1000000"),
         "lists": (pa.ListArray.from_arrays([0, 5000], repeated), "values of type list<"),
         "structs": (pa.StructArray.from_arrays([repeated], ["a"]), "'label' has 1000000"),

@@ -30,6 +30,7 @@ from vitzoo.apps.embed.folder import (
     reopen,
 )
 from vitzoo.apps.embed.items import Piece
+from vitzoo.apps.embed.parquet_reader import helper_ends
 from vitzoo.apps.embed.part_file import VECTORS, Form, errors_of
 from vitzoo.apps.embed.pipeline import Job, Task, Work
 from vitzoo.apps.embed.sources import Paths, slices
@@ -108,6 +109,7 @@ class Embedded:
 
 
 @check_keywords()
+@helper_ends()
 def embed(
     model: str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module | Predictor,
     sources: Paths | Iterable[Paths],

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,8 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from vitzoo import settings
-from vitzoo.apps.embed.parquet_rows import open_parquet, read_batches
+from vitzoo.apps.embed.parquet_reader import parquet_file
+from vitzoo.apps.embed.parquet_rows import read_rows
 from vitzoo.apps.embed.part_file import FINGERPRINT
+from vitzoo.apps.embed.pipeline import MAX_AHEAD
 from vitzoo.apps.predict.batches import batches
 from vitzoo.apps.predict.cores import cores
 from vitzoo.apps.predict.decoding import Decoded
@@ -31,6 +34,7 @@ from vitzoo.files.names import SHA256
 from vitzoo.images.decode import UNNAMED_BYTES, read_bytes
 
 OF_RESULTS = ("outputs", "labels")  # keys of a fingerprint that do not change the embeddings
+MAX_READ = 2**25  # bytes of vectors that are read at once
 Vector = npt.NDArray[np.float32]
 
 
@@ -103,30 +107,18 @@ class EmbeddingCache:
     def _read(self, path: Path) -> dict[str, Vector]:
         """Return the embeddings in a file; none if it is from another network, or is damaged."""
         try:
-            with open_parquet(str(path)) as file:
-                stated = json.loads((file.schema_arrow.metadata or {}).get(FINGERPRINT, b"{}"))
-                if self._identity(stated) != self._identity(self.fingerprint):
-                    return {}
-                columns = ["sha256", POOLED]
-                found: dict[str, Vector] = {}
-                groups = range(file.num_row_groups)
-                for batch in read_batches(str(path), file, columns, groups, ROWS):
-                    found |= self._vectors(batch)
-                return found
-        except ImageError:
+            file = parquet_file(str(path))
+            stated = json.loads(file.outline.metadata.get(FINGERPRINT, b"{}"))
+            if self._identity(stated) != self._identity(self.fingerprint):
+                return {}
+            found: dict[str, Vector] = {}
+            at_once = max(1, min(ROWS, MAX_READ // (4 * self.width)))
+            columns, count = ["sha256", POOLED], file.outline.rows
+            for answer in read_rows(file, "vectors", columns, count, at_once, self.width):
+                found |= zip(*answer.values, strict=True)
+        except (ImageError, ValueError, TypeError, AttributeError, RecursionError):
             return {}
-
-    def _vectors(self, table: Any) -> dict[str, Vector]:
-        """Return the embeddings in a batch of rows; rows without one are left out.
-
-        It raises an error for numbers of another type or count.
-        """
-        table = table.filter(table[POOLED].is_valid())
-        flat = _narrow(table[POOLED].flatten().to_numpy(zero_copy_only=False))
-        vectors = flat.reshape(len(table), self.width)
-        whole = np.isfinite(vectors).all(axis=1)  # `embed` writes NaN for images with an error
-        hashes = np.array(table["sha256"].cast("string").to_pylist(), dtype=object)
-        return dict(zip(hashes[whole].tolist(), vectors[whole], strict=True))
+        return found
 
 
 def embed_images(
@@ -137,8 +129,8 @@ def embed_images(
 ) -> list[Embedded]:
     """Return the embedding of each image, in their order.
 
-    Chunks of images are read and computed in one thread for each core; their number does not change
-    a result.
+    Images are decoded, and chunks of them computed, in one thread for each core; their number does
+    not change a result.
 
     Args:
         predictor: with the output `pooled`.
@@ -147,23 +139,58 @@ def embed_images(
         progress: called with the number of images so far, and of all.
     """
     found: list[Embedded] = []
-    pool = ThreadPoolExecutor(cores())
+    waiting: deque[Future[list[Embedded]]] = deque()
+    threads = cores()
+    pool = ThreadPoolExecutor(threads)
+
+    def take() -> None:
+        found.extend(waiting.popleft().result())
+        if progress:
+            progress(len(found), len(images))
+
     try:
-        run = partial(_embedded, predictor, known)
-        for part in pool.map(run, batches(images, predictor.chunk)):
-            found += part
-            if progress:
-                progress(len(found), len(images))
+        decode = partial(_decoded, predictor, known=known)
+        for chunk in batches(_in_threads(pool, decode, images), predictor.chunk):
+            waiting.append(pool.submit(_embedded, predictor, known, chunk))
+            while len(waiting) > threads:
+                take()
+        while waiting:
+            take()
     finally:
         pool.shutdown(cancel_futures=True)  # Ctrl-C does not wait for the other chunks
     return found
 
 
+def _in_threads(
+    pool: ThreadPoolExecutor, decode: Callable[[Any], Decoded], images: Sequence[Image]
+) -> Iterator[Future[Decoded]]:
+    """Decode images in threads. Rows of a Parquet file are read in this one, in their order."""
+    held, waiting = 0, deque[tuple[int, Future[Decoded]]]()
+    for image in images:
+        data = _row(image) if callable(image) else image
+        size = len(data) if isinstance(data, bytes) else 0
+        held += size
+        waiting.append((size, pool.submit(decode, data)))
+        del data
+        yield waiting[-1][1]
+        while waiting and (held > MAX_AHEAD or waiting[0][1].done()):
+            size, first = waiting.popleft()
+            first.exception()  # the thread that takes the result raises it
+            held -= size
+
+
+def _row(read: Callable[[], bytes]) -> bytes | ImageError:
+    try:
+        return read()
+    except ImageError as error:
+        return error
+
+
 def _embedded(
-    predictor: Predictor, known: dict[str, Vector], images: Sequence[Image]
+    predictor: Predictor, known: dict[str, Vector], images: Sequence[Future[Decoded]]
 ) -> list[Embedded]:
-    """Return the embeddings of at most one chunk of images."""
-    (rows,) = predictor.rows_of([[_decoded(predictor, image, known) for image in images]])
+    """Return the embeddings of at most one chunk of images, whose decoding has begun."""
+    (rows,) = predictor.rows_of([[image.result() for image in images]])
     found = []
     for row in rows:
         vector = _narrow(row.outputs[POOLED]) if row.outputs else known.get(row.sha256)
@@ -171,11 +198,14 @@ def _embedded(
     return found
 
 
-def _decoded(predictor: Predictor, image: Image, known: dict[str, Vector]) -> Decoded:
+def _decoded(
+    predictor: Predictor, image: Path | bytes | ImageError, known: dict[str, Vector]
+) -> Decoded:
     """Read an image, and decode it if its embedding is not known."""
+    if isinstance(image, ImageError):
+        return Decoded(None, str(image))
     try:
         data = read_bytes(image) if isinstance(image, Path) else image
-        data = data() if callable(data) else data
     except ImageError as error:
         return Decoded(None, str(error))
     sha256 = hashlib.sha256(data).hexdigest()

@@ -14,7 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from vitzoo.apps.embed.parquet_rows import kind_of, open_parquet, read_batches, read_cell
+from vitzoo.apps.embed.parquet_helper import Column
+from vitzoo.apps.embed.parquet_reader import parquet_file
+from vitzoo.apps.embed.parquet_rows import read_batches, read_cell
 from vitzoo.errors import ImageError, InvalidOption, did_you_mean, printable, short_repr
 from vitzoo.images.find import SUFFIXES, LeftOut, images_below, is_hidden
 from vitzoo.plugin.requirements import check_extra
@@ -180,28 +182,27 @@ def _csv(data: Path, columns: Sequence[str | None]) -> LabelledImages:
 def _parquet(data: Path, columns: Sequence[str | None]) -> LabelledImages:
     check_extra("parquet", "vitzoo.probe")
     try:
-        with open_parquet(str(data)) as file:
-            schema, count = file.schema_arrow, file.metadata.num_rows
-            if count > MAX_ROWS:
-                raise InvalidOption(
-                    f"{data} has {count} rows, the most is {MAX_ROWS}; write fewer rows to the file"
-                )
-            names = _columns(data, schema.names, columns)
-            _check_types(data, schema, names)
-            stored = kind_of(schema.field(names[0]).type) == "bytes"
-            wanted = [f"{names[0]}{'.path' * stored}", *filter(None, names[1:])]
-            cells: dict[str | None, list[Any]] = {}
-            groups = range(file.num_row_groups)
-            for batch in read_batches(str(data), file, wanted, groups, ROWS):
-                for name, values in batch.to_pydict().items():
-                    _check_lengths(data, name, values)
-                    cells.setdefault(name, []).extend(values)
+        file = parquet_file(str(data))
+        count = file.outline.rows
+        if count > MAX_ROWS:
+            raise InvalidOption(
+                f"{data} has {count} rows, the most is {MAX_ROWS}; write fewer rows to the file"
+            )
+        names = _columns(data, [one.name for one in file.columns], columns)
+        found = {one.name: one for one in file.columns}
+        _check_types(data, found, names)
+        stored = found[str(names[0])].kind == "bytes"
+        wanted = [f"{names[0]}{'.path' * stored}", *filter(None, names[1:])]
+        cells: dict[str | None, list[Any]] = {}
+        for batch in read_batches(str(data), wanted, count, ROWS, MAX_TEXT):
+            for name, values in batch.items():
+                cells.setdefault(name, []).extend(values)
     except ImageError as error:
         where = "" if printable(data) in str(error) else f"{data}: "
-        text = ", with text in UTF-8" if isinstance(error.__cause__, UnicodeDecodeError) else ""
+        text = ", with text in UTF-8" if "codec can't decode" in str(error) else ""
         raise InvalidOption(f"{where}{error}; write the file again{text}") from error
     images, labels, parts = (cells.get(name, [None] * count) for name in names)
-    known = [_label(data, name) for name in _class_names(schema.metadata or {}, names[1])]
+    known = [_label(data, name) for name in _class_names(file.outline.metadata, names[1])]
     if len(set(known)) < len(known):
         twice = Counter(known).most_common(1)[0][0]
         raise InvalidOption(
@@ -210,37 +211,23 @@ def _parquet(data: Path, columns: Sequence[str | None]) -> LabelledImages:
         )
     if known:
         labels = [known[i] if type(i) is int and 0 <= i < len(known) else i for i in labels]
-    found = _table(data, images, labels, parts, names=names, order=known)
+    table = _table(data, images, labels, parts, names=names, order=known)
     if not stored:
-        return found
+        return table
     read = partial(read_cell, str(data), str(names[0]))
-    rows = [replace(one, image=partial(read, row)) for row, one in enumerate(found.images)]
-    return LabelledImages(rows, found.classes)
+    rows = [replace(one, image=partial(read, row)) for row, one in enumerate(table.images)]
+    return LabelledImages(rows, table.classes)
 
 
-def _check_types(data: Path, schema: Any, names: Sequence[str | None]) -> None:
+def _check_types(data: Path, columns: dict[str, Column], names: Sequence[str | None]) -> None:
     """Refuse dates and times, which have values that Python cannot represent, and lists."""
-    from pyarrow import types
-
-    for kind, name in filter(all, zip(("image", "label", "split"), names, strict=True)):
-        found = schema.field(name).type
-        inner = [field.type for field in found] if types.is_struct(found) else [found]
-        if any(types.is_temporal(one) or types.is_nested(one) for one in inner):
+    for kind, name in zip(("image", "label", "split"), names, strict=True):
+        if name is not None and not columns[name].plain:
             raise InvalidOption(
-                f"{data}: the column {name!r} has values of type {found}, expected text or whole "
-                f"numbers; name another column: {kind}_column=, in the shell --{kind}-column"
+                f"{data}: the column {name!r} has values of type {columns[name].type}, expected "
+                "text or whole numbers; name another column: "
+                f"{kind}_column=, in the shell --{kind}-column"
             )
-
-
-def _check_lengths(data: Path, name: str, values: Sequence[Any]) -> None:
-    """Refuse long texts: all labels and paths are in memory at once."""
-    cells = (one.values() if isinstance(one, dict) else [one] for one in values)
-    longest = max((len(x) for cell in cells for x in cell if isinstance(x, str | bytes)), default=0)
-    if longest > MAX_TEXT:
-        raise InvalidOption(
-            f"{data}: a cell of the column {name!r} has {longest} characters, the most is "
-            f"{MAX_TEXT}; name another column"
-        )
 
 
 def _class_names(metadata: dict[bytes, bytes], column: str | None) -> list[str]:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from vitzoo.apps.embed.parquet_reader import helper_ends
 from vitzoo.apps.predict.outputs import POOLED
 from vitzoo.apps.predict.predictor import Predictor
 from vitzoo.apps.probe.classifiers import (
@@ -192,6 +193,7 @@ class Probe:
 
 
 @check_keywords()
+@helper_ends()
 def probe(
     model: MODEL,
     data: str | os.PathLike[str],

@@ -13,6 +13,9 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,9 @@ KILL_ON_CLOSE, NO_DIALOG, TIME, MEMORY = 0x2000, 0x400, 0x2, 0x100  # its flags
 COUNTERS, COMMITTED = "II8Q", 8  # PROCESS_MEMORY_COUNTERS, and the place of PagefileUsage in it
 TICKS = 10**7  # of Windows' times in a second
 QUOTA = (1816, 0xC0000044)  # ERROR_NOT_ENOUGH_QUOTA and STATUS_QUOTA_EXCEEDED of Windows
+CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV", "SIGTRAP")  # not sent by others
+ABORT, EXCEPTION = 3, 0xC000_0000  # exit codes of Windows: that of abort(), the least of a crash
+WATCH = 0.01  # seconds between two looks at the memory of this process
 
 
 def affinity() -> int:
@@ -79,13 +85,13 @@ def kill_group(process: subprocess.Popen[Any]) -> None:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def limit(memory: int, seconds: int, output: int) -> None:
-    """Limit this process as far as the system can.
+def limit(memory: int, seconds: int = 0, output: int = 0) -> None:
+    """Limit this process as far as the system can, and let it write no core dump.
 
     Args:
         memory: bytes beside those that it has now; macOS has no such limit.
-        seconds: of processor time.
-        output: bytes of a file that it writes; Windows has no such limit.
+        seconds: of processor time; 0 for any number.
+        output: bytes of a file that it writes; 0 for any number. Windows has no such limit.
     """
     if sys.platform == "win32":
         kernel32 = _kernel32()
@@ -93,11 +99,9 @@ def limit(memory: int, seconds: int, output: int) -> None:
     else:
         import resource
 
-        values = {
-            resource.RLIMIT_CPU: seconds,
-            resource.RLIMIT_FSIZE: output,
-            resource.RLIMIT_CORE: 0,
-        }
+        values = {resource.RLIMIT_CORE: 0}
+        values |= {resource.RLIMIT_CPU: seconds} if seconds else {}
+        values |= {resource.RLIMIT_FSIZE: output} if output else {}
         if sys.platform == "linux":
             pages = int((PROCESS / "statm").read_text(encoding="utf-8").split()[0])
             values[resource.RLIMIT_AS] = pages * resource.getpagesize() + memory
@@ -105,6 +109,36 @@ def limit(memory: int, seconds: int, output: int) -> None:
             hard = resource.getrlimit(kind)[1]
             least = value if hard == resource.RLIM_INFINITY else min(value, hard)
             resource.setrlimit(kind, (least, hard))
+
+
+def watch_memory(memory: int, code: int) -> None:
+    """Let a thread end this process with an exit code when its resident size grows by more.
+
+    It is for macOS, which has no limit of memory; on other systems it does nothing.
+    """
+    if sys.platform == "darwin":
+        import resource
+
+        def peak() -> int:
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in bytes
+
+        watch = threading.Thread(target=_end_beyond, args=(peak, peak() + memory, code))
+        watch.daemon = True
+        watch.start()
+
+
+def _end_beyond(peak: Callable[[], int], most: int, code: int) -> None:
+    while peak() <= most:
+        time.sleep(WATCH)
+    os._exit(code)
+
+
+def crashed(code: int) -> bool:
+    """Tell whether a process with this code crashed, and was not ended by another process."""
+    if sys.platform == "win32":
+        return code == ABORT or code >= EXCEPTION
+    else:  # noqa: RET505
+        return signal_name(code) in CRASHES
 
 
 def ran_out_of_time(code: int) -> bool:
