@@ -123,8 +123,9 @@ class ParquetFile:
                 f"{printable(path)} is damaged: it states {answer.rows} rows, its row groups have "
                 f"{sum(sizes)}"
             )
-        self._single: set[int] = set()  # row groups that are read row by row
-        self._costly: dict[int, int] = {}  # the first row of each that cannot be read
+        # columns of row groups: those that are read row by row, the first row that cannot be read
+        self._single: set[tuple[int, str]] = set()
+        self._costly: dict[tuple[int, str], int] = {}
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -167,20 +168,20 @@ class ParquetFile:
         self, name: str, columns: Sequence[str], row: int, stop: int, at_once: int, *options: object
     ) -> Any:
         """Return an answer for the first rows; a second helper process reads row by row."""
-        group = self.group_of(row)
-        if row >= self._costly.get(group, stop):
+        chunks = self.group_of(row), " ".join(columns)
+        if row >= self._costly.get(chunks, stop):
             return Unreadable(COSTLY)
-        if group not in self._single and at_once > 1:
+        if chunks not in self._single and at_once > 1:
             try:
                 return self._ask(name, columns, row, stop, at_once, *options)
             except HelperEnded:
-                self._single.add(group)
+                self._single.add(chunks)
         try:
             return self._ask(name, columns, row, stop, 1, *options)
         except HelperEnded as error:
             if not error.crash:
                 raise _killed(error) from error
-            self._costly[group] = row
+            self._costly[chunks] = row
             return Unreadable(COSTLY)
 
     def _outline(self) -> Outline | Unreadable:
