@@ -25,7 +25,15 @@ from limited import run_limited
 from vitzoo.errors import ImageError, InvalidOption
 from vitzoo.files.access import CHUNK, read_limited
 from vitzoo.images import decode
-from vitzoo.images.decode import open_image, printable, read_bytes, read_image
+from vitzoo.images.decode import (
+    MAX_DECODED,
+    decode_bytes,
+    flatten,
+    open_image,
+    printable,
+    read_bytes,
+    read_image,
+)
 from vitzoo.images.find import find_images
 
 PHOTO = Image.fromarray(load_sample_images().images[0]).resize((64, 43))
@@ -429,6 +437,108 @@ def test_damaged_bytes_give_an_image_or_an_image_error(tmp_path, ending):
         except ImageError:
             outcomes.add("error")
     assert outcomes == {"RGB", "error"}
+
+
+# Limits of work, which do not depend on the machine
+
+
+def plain(kind, comment, gap=b" "):
+    """Return a PNM of 2x1 px with a comment in its header, or among the pixels of a plain one."""
+    if kind in b"123":
+        values = b"1 0" if kind == b"1" else gap.join([b"7"] * (6 if kind == b"3" else 2))
+        return b"P%s 2 1 %s\n%s%s\n" % (kind, b"" if kind == b"1" else b"9", comment, values)
+    rest = b"" if kind == b"4" else b" 255"
+    size = {b"4": 1, b"5": 2, b"6": 6}[kind]
+    return b"P%s\n%s2 1%s\n" % (kind, comment, rest) + b"\x80" * size
+
+
+@pytest.mark.parametrize("kind", [b"1", b"2", b"3", b"4", b"5", b"6"])
+def test_comments_of_a_ppm_have_a_limit(kind):
+    expected = np.asarray(Image.open(io.BytesIO(plain(kind, b""))).convert("RGB"))
+    for comment in (b"#" + b"c" * 2000 + b"\n", b"#\n" * 30_000, b"# P6 9 9 255\r#\r\n"):
+        found = flatten(decode_bytes(plain(kind, comment)), "RGB", "a")
+        assert np.array_equal(np.asarray(found), expected)
+    for comment in (b"#" + b"c" * (2**16 + 64) + b"\n", b"#\n" * (2**15 + 32)):
+        with refuses(ImageError, "the data", 2**16, "save it without comments"):
+            decode_bytes(plain(kind, comment))
+
+
+@pytest.mark.parametrize("gap", [b" ", b"\n", b"#\n", b" #c\r"], ids=ascii)
+@pytest.mark.parametrize("before", [b"P6", b"P6 2", b"P6 2 1", b"P2 2 1", b"P4 2"], ids=ascii)
+def test_spaces_and_comments_anywhere_in_the_header_of_a_ppm_count(before, gap):
+    rest = b" 2 1 255 ".split()[len(before.split()) - 1 :]
+    data = before + b" " + gap * (2**16 // len(gap) + 70) + b" ".join(rest) + b" " + bytes(9)
+    with refuses(ImageError, 2**16, "comments"):
+        decode_bytes(data)
+
+
+def test_hash_signs_among_the_pixels_are_no_comments():
+    pixels = np.full((200, 200, 3), ord("#"), np.uint8)
+    data = b"P6#c\n 200 #c\n200 255\n".replace(b"P6#c", b"P6") + pixels.tobytes()
+    assert np.array_equal(np.asarray(decode_bytes(data)), pixels)
+
+
+@pytest.mark.parametrize("ending", ["png", "bmp", "tif", "ppm"])
+def test_a_side_has_a_limit(tmp_path, ending):
+    path = tmp_path / f"a.{ending}"
+    for size in ((2**16, 1), (1, 2**16)):
+        Image.new("1", size).save(path)
+        with refuses(ImageError, path, f"{size[0]}x{size[1]}", 65535, "shrink it"):
+            read_image(path, "L")
+        with Image.open(path) as image, refuses(ImageError, "the image", 65535):
+            read_image(image, "L")
+    Image.new("1", (2**16 - 1, 1)).save(path)
+    assert read_image(path, "L").size == (2**16 - 1, 1)
+    assert read_image(Image.new("L", (2**16, 1)), "L").size == (2**16, 1)  # it is decoded
+
+
+@pytest.mark.parametrize(
+    ("mode", "size"), [("1", 1), ("L", 1), ("P", 1), ("I;16", 2), ("LA", 4), ("RGB", 4), ("I", 4)]
+)
+def test_decoded_bytes_have_a_limit(tmp_path, monkeypatch, mode, size):
+    Image.new(mode, (30, 20)).save(tmp_path / "a.tif", "TIFF")
+    for most in (600 * size, 600 * size - 1):
+        monkeypatch.setattr(decode, "MAX_DECODED", most)
+        if most == 600 * size:
+            assert open_image(tmp_path / "a.tif").size == (30, 20)
+        else:
+            with refuses(ImageError, "a.tif", f"{600 * size} bytes", f"the most is {most}"):
+                open_image(tmp_path / "a.tif")
+    assert MAX_DECODED == 2**30
+
+
+def tiff(entries, data=b""):
+    """Return a TIFF of 8x8 grey pixels with further entries."""
+    entries = [(256, 4, 1, 8), (257, 4, 1, 8), (258, 3, 1, 8), (262, 3, 1, 1), *entries]
+    directory = struct.pack("<H", len(entries))
+    directory += b"".join(struct.pack("<HHII", *entry) for entry in sorted(entries)) + bytes(4)
+    return b"II*\0" + struct.pack("<I", 8 + len(data)) + data + directory
+
+
+def test_a_tile_that_is_larger_than_its_image_counts():
+    data = zlib.compress(bytes(10_000))
+    sides = [(322, 4, 1, 46_336), (323, 4, 1, 46_336)]
+    tile = [(259, 3, 1, 8), *sides, (324, 4, 1, 8), (325, 4, 1, len(data))]
+    with refuses(ImageError, 46_336**2 + 64, 2**30, "smaller tiles"):
+        decode_bytes(tiff(tile, data))
+
+
+def test_tiles_and_strips_have_a_limit():
+    count = decode.MAX_PIECES + 1
+    data = struct.pack("<I", 8) * count + struct.pack("<I", 1) * count
+    strips = [(259, 3, 1, 1), (273, 4, count, 8), (278, 3, 1, 1), (279, 4, count, 8 + 4 * count)]
+    sides = [struct.pack("<HHII", 257, 4, 1, height) for height in (8, 65_000)]
+    with refuses(ImageError, "tiles or strips", decode.MAX_PIECES, "larger ones"):
+        decode_bytes(tiff(strips, data).replace(*sides))
+
+
+def test_exif_segments_have_a_limit():
+    file = io.BytesIO()
+    PHOTO.save(file, "JPEG")
+    data, segment = file.getvalue(), b"\xff\xe1\0\x0aExif\0\0zz"
+    assert decode_bytes(data[:2] + segment * 256 + data[2:]).size == PHOTO.size
+    with refuses(ImageError, "256 Exif segments", "without metadata"):
+        decode_bytes(data[:2] + segment * 257 + data[2:])
 
 
 # Scans of a JPEG

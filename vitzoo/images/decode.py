@@ -6,6 +6,8 @@ Only regular files of known formats and limited size are opened. Every error of 
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import re
 import warnings
@@ -32,6 +34,17 @@ MAX_BYTES = 2**30  # of an image file that is read whole
 LARGE = 2**24  # px; of larger images, one at a time is in memory
 TILE = 2**11  # px; width and height of what is converted at once
 MARKER = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]")  # of a JPEG: a segment, or the end
+MAX_SIDE = 2**16 - 1  # px, as of a JPEG
+MAX_DECODED = 2**30  # bytes of the decoded pixels
+MAX_COMMENTS = 2**16  # bytes of the comments and spaces of a PPM, which Pillow reads one by one
+MAX_EXIF = 256  # segments of a JPEG, which Pillow copies again for each
+MAX_PIECES = 2**18  # tiles and strips, each with a fixed cost
+BYTES = {"1": 1, "L": 1, "P": 1, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}  # px; others: 4
+PPM, PLAIN = re.compile(rb"P[0-6fy]"), re.compile(rb"P[123]\s")
+COMMENT = re.compile(rb"#[^\r\n]*[\r\n]?")
+HEADER = 64  # bytes of the header of a PPM without comments and spaces, at most
+JPEG, EXIF = b"\xff\xd8", b"Exif\0\0"
+BITS, SAMPLES, TILE_WIDTH, TILE_HEIGHT = 258, 277, 322, 323  # tags of TIFF
 START_OF_SCAN, END_OF_IMAGE = b"\xff\xda", b"\xff\xd9"
 _OPENING = Lock()  # filters of warnings belong to the process
 _DECODING = RLock()  # of a large image
@@ -58,6 +71,7 @@ def read_image(
 def loaded(image: Image.Image, held: ExitStack | None = None) -> Image.Image:
     """Read the pixels of a Pillow image; apply the EXIF orientation of a result of `Image.open`."""
     with _explained(UNNAMED), ExitStack() as own:
+        _check_work(image, UNNAMED)
         _wait(image, held or own)
         _check_scans(image, UNNAMED)
         image.load()
@@ -76,10 +90,12 @@ def decode_bytes(
     if not data:
         raise ImageError(f"{name} is empty, expected an image file")
     with _explained(name), ExitStack() as own:
+        data = _checked(data, name)
         with _OPENING, warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             image = Image.open(BytesIO(data), formats=_formats())
         with image:
+            _check_work(image, name)
             _wait(image, held or own)
             _check_scans(image, name)
             image.load()
@@ -120,6 +136,77 @@ def _wait(image: Image.Image, held: ExitStack) -> None:
     """Wait until no other thread decodes a large image, if the image is large."""
     if image.width * image.height > LARGE:
         held.enter_context(_DECODING)
+
+
+def _checked(data: bytes, name: str) -> bytes:
+    """Return the bytes of an image file, of a plain PPM without comments.
+
+    Raises:
+        ImageError: they have metadata for which Pillow needs much time.
+    """
+    if data.startswith(JPEG) and data.count(EXIF) > MAX_EXIF:
+        raise ImageError(
+            f"{name} has more than {MAX_EXIF} Exif segments, expected one; save it without metadata"
+        )
+    if not PPM.match(data):
+        return data
+    head = data[: MAX_COMMENTS + HEADER]
+    numbers = 2 if data[1:2] in b"14" else 3
+    if len(head) < len(data) and len(COMMENT.sub(b"", head).split(None, numbers)) <= numbers:
+        raise _long_comments(name)
+    if not PLAIN.match(data):
+        return data
+    _check_comments(data, name)
+    return COMMENT.sub(b"", data)
+
+
+def _check_comments(data: bytes, name: str) -> None:
+    """Check the comments of a plain PPM, which may be among its pixels."""
+    sizes = itertools.accumulate(len(found[0]) for found in COMMENT.finditer(data))
+    if any(size > MAX_COMMENTS for size in sizes):
+        raise _long_comments(name)
+
+
+def _long_comments(name: str) -> ImageError:
+    return ImageError(
+        f"{name} has comments and spaces of more than {MAX_COMMENTS} bytes before or among its "
+        "pixels; save it without comments"
+    )
+
+
+def _check_work(image: Image.Image, name: str) -> None:
+    """Check how much work and memory it takes to load an image that is not loaded."""
+    if not isinstance(image, ImageFile.ImageFile) or not image.tile:
+        return
+    if max(image.size) > MAX_SIDE:
+        raise ImageError(
+            f"{name} has {image.width}x{image.height} px, the most is {MAX_SIDE} px per side; "
+            "shrink it, or cut it into several images"
+        )
+    size = image.width * image.height * BYTES.get(image.mode, 4) + _tile_bytes(image)
+    if size > MAX_DECODED:
+        raise ImageError(
+            f"{name} takes {size} bytes when it is decoded, the most is {MAX_DECODED}; shrink it, "
+            "or save it with smaller tiles"
+        )
+    if len(image.tile) > MAX_PIECES:
+        raise ImageError(
+            f"{name} has {len(image.tile)} tiles or strips, the most is {MAX_PIECES}; save it with "
+            "larger ones"
+        )
+    if image.tile[0].codec_name == "ppm_plain" and image.fp is not None:
+        image.fp.seek(image.tile[0].offset)
+        _check_comments(image.fp.read(), name)
+
+
+def _tile_bytes(image: ImageFile.ImageFile) -> int:
+    """Return the bytes of a tile of a TIFF, which may be larger than the image; else 0."""
+    tags = getattr(image, "tag_v2", {})
+    sides = [tags.get(tag, 0) for tag in (TILE_WIDTH, TILE_HEIGHT)]
+    if not all(isinstance(side, int) for side in sides):
+        return 0  # Pillow refuses it
+    bits = tags.get(BITS, (8,))
+    return math.prod(sides) * tags.get(SAMPLES, 1) * max(bits) // 8
 
 
 def _check_scans(image: Image.Image, name: str) -> None:
