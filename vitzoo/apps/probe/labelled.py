@@ -21,6 +21,7 @@ from vitzoo.errors import ImageError, InvalidOption, did_you_mean, printable, sh
 from vitzoo.images.find import SUFFIXES, LeftOut, images_below, is_hidden
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.schema.reader import describe
+from vitzoo.text import listed
 
 CSV, TSV, PARQUET = ".csv", ".tsv", ".parquet"
 IMAGE, LABEL, SPLIT = ("path", "image", "file_name", "file"), ("label", "class"), ("split",)
@@ -248,7 +249,7 @@ def _columns(data: Path, header: Sequence[str], wanted: Sequence[str | None]) ->
         names = usual if name is None else (name,)
         column = next((one for one in names if one in header), None)
         if column is None and (name is not None or kind != "split"):
-            shown = ", ".join(map(printable, header)) or "none"
+            shown = listed(list(header)) or "none"
             hint = did_you_mean(names[0], header)
             raise InvalidOption(
                 f"{data} has no column {' or '.join(map(repr, names))}{hint}; it has: {shown}; "
