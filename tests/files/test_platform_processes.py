@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from ctypes import c_uint32, c_uint64
 from types import SimpleNamespace
 
@@ -144,6 +145,15 @@ def test_the_end_of_a_process(on):
         == [1816, 0xC0000044]  # fmt: skip
 
 
+def test_a_crash_is_told_from_an_end_by_another_process(on):
+    crashes = [-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS]
+    others = [0, 1, 3, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGXCPU]
+    assert [code for code in crashes + others if processes.crashed(code)] == crashes
+    on("win32")
+    crashes = [3, 0xC0000005, 0xC0000374]  # abort(), an access violation, a damaged heap
+    assert [code for code in [0, 1, 15, *crashes] if processes.crashed(code)] == crashes
+
+
 class Closed:
     """A pipe of Windows whose reader has ended."""
 
@@ -206,6 +216,29 @@ def test_macos_limits_time_and_output_but_no_memory():
 
     assert 2**30 < limits("linux") < 2**32
     assert limits("darwin") not in range(2**40)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no getrusage")
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_macos_watches_the_memory_of_a_process(on, monkeypatch, system):
+    """A thread looks at the peak, which is 100 bytes at first, until it has grown by more than 5."""
+    import resource
+
+    peaks, ended, threads = iter([100, 100, 105, 106]), [], []
+    monkeypatch.setattr(
+        resource, "getrusage", lambda _: SimpleNamespace(ru_maxrss=next(peaks, None))
+    )
+    monkeypatch.setattr(os, "_exit", ended.append)
+    monkeypatch.setattr(processes, "WATCH", 0)
+    start = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", lambda self: (threads.append(self), start(self)))
+    on(system)
+    processes.watch_memory(5, 77)
+    for thread in threads:
+        thread.join()
+    assert [thread.daemon for thread in threads] == [True] * (system == "darwin")
+    assert ended == [77] * (system == "darwin")
+    assert [*peaks] == ([] if system == "darwin" else [100, 100, 105, 106])
 
 
 @pytest.mark.parametrize("system", SYSTEMS[1:])

@@ -23,7 +23,6 @@ from vitzoo.apps.embed.parquet_reader import helper_ends, parquet_file
 from vitzoo.apps.embed.sources import find_pieces, slices
 from vitzoo.apps.probe.labelled import read_labelled
 from vitzoo.errors import ImageError, InvalidOption, VitzooError
-from vitzoo.files.platform.processes import crashed
 
 GROUP, GROUPS = 30, 3  # rows of a row group, of which the second one is hostile
 CODE = """
@@ -205,14 +204,6 @@ def test_the_helper_ends_with_the_process_that_started_it(path):
     status = Path(f"/proc/{pid}/stat")
     while status.exists() and b") Z" not in status.read_bytes():
         time.sleep(0.01)  # the time limit of the test ends a helper that stays
-
-
-def test_which_ends_are_crashes():
-    windows = sys.platform == "win32"
-    for code in (3, 0xC0000005, 0xC0000374) if windows else (-signal.SIGSEGV, -signal.SIGABRT):
-        assert crashed(code)
-    for code in (0, 1, 2) if windows else (0, 1, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT):
-        assert not crashed(code)
 
 
 def with_footer(path, footer):
