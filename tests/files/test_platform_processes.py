@@ -221,7 +221,7 @@ def test_macos_limits_time_and_output_but_no_memory():
 @pytest.mark.skipif(sys.platform == "win32", reason="has no getrusage")
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_macos_watches_the_memory_of_a_process(on, monkeypatch, system):
-    """A thread looks at the peak, which is 100 bytes at first, until it has grown by more than 5."""
+    """A thread looks at the peak, 100 bytes at first, until it has grown by more than 5."""
     import resource
 
     peaks, ended, threads = iter([100, 100, 105, 106]), [], []

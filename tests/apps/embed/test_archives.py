@@ -13,7 +13,7 @@ from PIL import Image
 
 from helpers import message, refuses, says
 from limited import run_limited
-from vitzoo.apps.embed import items, tar_members
+from vitzoo.apps.embed import items, parquet_rows, tar_members
 from vitzoo.apps.embed.parquet_reader import COSTLY
 from vitzoo.apps.embed.sources import find_pieces, sha256_of, slices
 from vitzoo.errors import ImageError, InvalidOption
@@ -333,6 +333,13 @@ def test_a_damaged_parquet_file(parquet, tmp_path):
             find_pieces("p.parquet")
     parquet("p.parquet", {"image": pa.array([], pa.binary())})
     with refuses(ImageError, "p.parquet has no rows"):
+        find_pieces("p.parquet")
+
+
+def test_the_rows_that_a_parquet_file_states_have_a_limit(parquet, monkeypatch):
+    parquet("p.parquet", {"image": [b"1", b"2", b"3"]})
+    monkeypatch.setattr(parquet_rows, "MAX_ROWS", 2)
+    with refuses(ImageError, "p.parquet has 3 rows", "the most is 2", "several files"):
         find_pieces("p.parquet")
 
 

@@ -18,6 +18,7 @@ from vitzoo.errors import ImageError, InvalidOption, did_you_mean, printable
 from vitzoo.text import listed
 
 BATCH = 16  # rows of a Parquet file that are in memory at once
+MAX_ROWS = 2**30  # of a Parquet file, whose footer may state any number
 USUAL = ("image", "img", "bytes", "path", "file_name")  # columns with images, the first one found
 
 
@@ -39,10 +40,11 @@ class ParquetRows(Piece):
             InvalidOption: the column does not exist, or has another type.
         """
         file = parquet_file(path)
-        if not file.outline.rows:
-            raise ImageError(f"{printable(path)} has no rows")
+        if not 0 < (count := file.outline.rows) <= MAX_ROWS:
+            most = f"{count} rows, the most is {MAX_ROWS}; write several files"
+            raise ImageError(f"{printable(path)} has {most if count else 'no rows'}")
         found = _column_of(file.columns, column, printable(path))
-        return cls(path, range(file.outline.rows), found, _state(file))
+        return cls(path, range(count), found, _state(file))
 
     def items(self) -> Iterator[Item]:
         """Yield the images in order."""
