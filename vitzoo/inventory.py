@@ -35,7 +35,7 @@ from vitzoo.opening import Registered, locate
 from vitzoo.progress import Note, Show, bar
 from vitzoo.registry.choice import choose
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.schema.addresses import parts_of_address, parts_of_name
+from vitzoo.schema.addresses import address_of, parts_of_address, parts_of_name
 from vitzoo.store.hub_cache import in_hub_cache, not_from_cache, with_cached_pin
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.lockfile import Lock, Pin
@@ -323,7 +323,7 @@ def _locked_at(address: str, pins: Mapping[str, Pin]) -> list[str]:
     parent, slash, name = file.rpartition("/")
     if name and not name.endswith(INDEX):
         return []
-    folder = f"hf://{repo}@{revision}/{parent}{slash}"
+    folder = f"{address_of(repo, revision)}/{parent}{slash}"
     return [a for a, pin in pins.items() if a.startswith(folder) and not pin.absent]
 
 

@@ -21,7 +21,7 @@ from vitzoo.files.strict_json import strict_json
 from vitzoo.files.strict_toml import strict_toml
 from vitzoo.registry.choice import choose
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.schema.addresses import is_repository, parts_of_address, parts_of_name
+from vitzoo.schema.addresses import is_repository, one_form, parts_of_name
 from vitzoo.schema.reader import NAME, describe
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.spec import Spec
@@ -93,8 +93,7 @@ def locate(
             "names"
         )
     if on_hub(name):
-        parts_of_address(name)  # raises if it is malformed
-        return name
+        return one_form(name)  # raises if it is malformed
     found = _registered_or_path(name, zoo or registry())
     if weights is not None and isinstance(found, Registered) and found.row:
         raise InvalidOption(
@@ -260,9 +259,8 @@ def _named_source(
             "default weights"
         )
     if weights is not None and (on_hub(weights) or is_path(weights, request.variant)):
-        if on_hub(weights):
-            parts_of_address(str(weights))  # raises if it is malformed
-        return WeightsFile(request, weights, zoo, remote=on_hub(weights))
+        address = one_form(str(weights)) if on_hub(weights) else weights  # or it is malformed
+        return WeightsFile(request, address, zoo, remote=on_hub(weights))
     if request.variant is None:
         raise WeightsUnavailable(
             "a spec that names no variant has no registered weights; pass a file: "

@@ -338,3 +338,53 @@ def test_fetch_brings_the_configs(pushed, monkeypatch):
     assert path.read_bytes() == (pushed / "model.safetensors").read_bytes()
     monkeypatch.setenv("VITZOO_OFFLINE", "1")
     assert vitzoo.create(f"hf://{REPO}").labels == tuple(NAMES)
+
+
+# Repositories with only a pickle.
+
+PICKLE = "a pickle can run code"
+
+
+@pytest.mark.parametrize("revision", ["main", "refs/pr/1", "feature%2Fx", "a" * 40])
+@pytest.mark.parametrize("file", ["pytorch_model.bin", "open_clip_pytorch_model.bin", "net.pth"])
+def test_a_repository_with_only_a_pickle_names_the_command_that_converts_it(
+    hub, net, revision, file
+):
+    assert net.hub is hub
+    repo, command = "acme/pickle", f"vitzoo convert hf://acme/pickle@{revision}/{file}"
+    hub.add(repo, "config.json", b'{"model_type": "vit"}', revision="a" * 40)
+    hub.add(repo, "training_args.bin", b"x", revision="a" * 40)
+    hub.add(repo, file, b"x" * 1000, revision="a" * 40)
+    address = f"hf://acme/pickle@{revision}"
+    for call in (
+        lambda: vitzoo.create(address),
+        lambda: vitzoo.create("vit_ti16", weights=address),
+        lambda: vitzoo.create(f"{address}/model.safetensors"),
+        lambda: vitzoo.fetch(address),
+    ):
+        with refuses(EntryNotFound, f"{command} {file[:-4]}.safetensors --from-pickle", PICKLE):
+            call()
+    with refuses(CheckpointError, f"{address}/{file}", command, "--from-pickle"):
+        vitzoo.create(f"{address}/{file}")
+    assert file not in asked(hub)
+
+
+def test_without_a_pickle_the_file_is_asked_for(hub, net):
+    assert net.hub is hub
+    hub.add("acme/empty", "tf_model.h5", b"x")
+    with refuses(EntryNotFound, "name the weights file: hf://acme/empty@main/FILE"):
+        vitzoo.create("hf://acme/empty")
+
+
+@pytest.mark.usefixtures("pushed")
+def test_the_lock_has_one_form_of_a_revision(hub, net):
+    for address in (f"hf://{REPO}@feature%2fx", f"hf://{REPO}@refs%2Fpr%2f1"):
+        vitzoo.create(address)
+    vitzoo.create(f"hf://{REPO}@feature%2Fx/model.safetensors")
+    lock = json.loads((net.home / "vitzoo.lock").read_text())["weights"]
+    revisions = {source.partition("@")[2].rpartition("/")[0] for source in lock}
+    assert revisions == {"feature%2Fx", "refs/pr/1"}
+    assert {path.rpartition("/revision/")[2] for path in apis(hub)} == {
+        "feature%2Fx?blobs=true",
+        "refs%2Fpr%2F1?blobs=true",
+    }

@@ -318,6 +318,36 @@ def test_a_folder_with_none_or_several(tmp_path, small):
         vitzoo.create(small, weights=f"{place}/")
 
 
+@pytest.mark.parametrize("name", ["model", "own"])
+def test_a_whole_file_comes_before_an_older_index_of_its_name(folder, small, right, name):
+    """As in transformers, and in a repository; the shards of the index may be gone."""
+    (folder / INDEX).rename(folder / f"{name}{INDEX[5:]}")
+    (folder / "config.json").write_text("{}")
+    for shard in list(folder.glob("*-of-*"))[1:]:
+        shard.unlink()
+    whole = {**right, "cls_token": right["cls_token"] + 1}
+    safetensors.torch.save_file(whole, folder / f"{name}.safetensors")
+    model = vitzoo.create(small, weights=folder)
+    assert torch.equal(model.cls_token, whole["cls_token"])
+    assert model.load_report.source == str(folder / f"{name}.safetensors")
+    (folder / "other.safetensors.index.json").write_text("{}")
+    with refuses(CheckpointError, "several", f"{name}.safetensors", "other.safetensors.index.json"):
+        vitzoo.create(small, weights=folder)
+
+
+def test_the_pickle_with_weights_is_named(tmp_path, small):
+    """Among what a Trainer of transformers writes beside it."""
+    names = ["optimizer.pt", "scheduler.pt", "rng_state_0.pth", "training_args.bin", "scaler.pt"]
+    for name in (*names, "aa.pt", "pytorch_model.bin"):
+        (tmp_path / name).write_bytes(b"\x80")
+    command = f"vitzoo convert {tmp_path}/{{}} {tmp_path}/{{}} --from-pickle"
+    with refuses(CheckpointError, command.format("pytorch_model.bin", "pytorch_model.safetensors")):
+        vitzoo.create(small, weights=tmp_path)
+    (tmp_path / "pytorch_model.bin").unlink()
+    with refuses(CheckpointError, command.format("aa.pt", "aa.safetensors")):
+        vitzoo.create(small, weights=tmp_path)
+
+
 @pytest.mark.parametrize("name", ["x" * 300, "x" * 300 + "-00001-of-00002.safetensors"])
 def test_too_long_path_is_an_error(tmp_path, small, name):
     with pytest.raises(CheckpointError, match="File name too long"):

@@ -79,12 +79,22 @@ def tower_of(config: Config, zoo: Registry) -> Tower | None:
 
 
 def readers(kind: object, zoo: Registry) -> Iterator[str]:
-    """Yield the names of the formats that read configs of a model type, those of the core first."""
-    names = sorted(zoo.parts[FORMAT]) if isinstance(kind, str) else []
-    for name in sorted(names, key=lambda name: "/" in name):
+    """Yield the names of the formats that read configs of a model type, those of the core first.
+
+    No plugin is read before a format of the core was asked for the next.
+    """
+    if not isinstance(kind, str):
+        return
+    for name in _formats(zoo):
         with suppress(PluginError, MissingDependency):
             if kind in zoo.part(FORMAT, name).configs:
                 yield name
+
+
+def _formats(zoo: Registry) -> Iterator[str]:
+    core = sorted(zoo.core_parts(FORMAT))
+    yield from core
+    yield from sorted(zoo.parts[FORMAT].keys() - set(core))
 
 
 def _nested(config: Config, before: str, depth: int) -> Iterator[tuple[str, Mapping[str, Any]]]:

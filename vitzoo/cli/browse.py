@@ -38,7 +38,7 @@ from vitzoo.registry.foreign_names import (
 )
 from vitzoo.registry.listing import commercial_use
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.schema.addresses import is_repository, parts_of_address, repository
+from vitzoo.schema.addresses import is_repository, one_form, parts_of_address, repository
 from vitzoo.schema.kinds import KINDS, PARTS_OF_WEIGHTS
 from vitzoo.schema.rows import Contribution, Recipe, Throughput, Variant, Weights
 from vitzoo.schema.spec import PartSpec, Spec
@@ -340,7 +340,7 @@ def _meanings(zoo: Registry, name: str) -> list[dict[str, Any]]:
     if not elsewhere and (is_repository(name) or (not own and of_no_plugin(name, zoo))):
         return [_of_repository(zoo, repository(name))]
     if not elsewhere and on_hub(name):  # a revision or a file
-        return [_of_repository(zoo, name)]
+        return [_of_repository(zoo, one_form(name))]
     variant, weights = _named(zoo, name)
     known_as = f"{name} (alias)" if name in zoo.aliases else None
     return [_meaning(zoo, variant.namespace, variant, weights, known_as)]

@@ -25,6 +25,7 @@ FILE = re.compile(
 SHA256 = re.compile(r"[0-9a-f]{64}")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 PULL_REQUEST = re.compile(r"refs/pr/[1-9][0-9]{0,8}")  # the newest commit of one
+CONVERTED = re.compile(r"refs/convert/[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", re.ASCII)  # by the Hub
 SHORT_COMMIT = re.compile(r"[0-9a-f]{7,40}")
 HTTPS = re.compile(
     r"https://[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?(:[0-9]{1,5})?"

@@ -25,6 +25,7 @@ MAX_SHARDS = 128  # each stays open
 DEPTH = 4  # folders between the root of a Hub cache, with `hub`, and a snapshot
 MOST_BELOW, MOST_FOLDERS = 200, 1000  # entries of a folder, and folders, that are looked at
 STATE = re.compile(r"optimizer|scheduler|rng_state|scaler|training_args|random_states|sampler")
+PICKLE = "pytorch_model.bin"
 SHARD = re.compile(r"(.+)-\d+-of-\d+\.safetensors")
 
 
@@ -77,10 +78,30 @@ def index_of(path: Path) -> Path | None:
     return None
 
 
+def pickle_in(names: Iterable[str]) -> str:
+    """Return the name of the pickle that may have the weights of a network, empty if there is none.
+
+    An index of several pickles comes first, then the name of transformers. Files in folders come
+    after those outside. What a Trainer writes beside the weights is left out.
+    """
+
+    def order(name: str) -> tuple[object, ...]:
+        return name.count("/"), not name.endswith(".json"), _file(name) != PICKLE, name
+
+    found = [name for name in names if PICKLE_INDEX.fullmatch(_file(name)) or name.endswith(PICKLES)]
+    return min((name for name in found if not STATE.match(_file(name))), key=order, default="")
+
+
+def _file(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
 def weights_in(folder: Path) -> Path:
     """Return the one index in a folder, or else its one safetensors or npz file.
 
-    A path that is no folder is returned unchanged.
+    An index beside the whole file of the same name, such as `model.safetensors`, is left over from
+    an earlier save; transformers reads the whole file, too. A path that is no folder is returned
+    unchanged.
 
     Raises:
         CheckpointError: the folder has no such file, or several.
@@ -89,8 +110,11 @@ def weights_in(folder: Path) -> Path:
         names = sorted(path.name for path in folder.iterdir())
     except (OSError, ValueError):
         return folder
-    indices = [name for name in names if name.endswith(INDEX)]
-    found = indices or [name for name in names if name.endswith((SAFETENSORS, NPZ))]
+    of_index = {
+        name: name.removesuffix(INDEX) + SAFETENSORS for name in names if name.endswith(INDEX)
+    }
+    whole = {file if file in names else index for index, file in of_index.items()}
+    found = sorted(whole) or [name for name in names if name.endswith((SAFETENSORS, NPZ))]
     if len(found) == 1:
         return folder / found[0]
     if not found:
@@ -106,7 +130,7 @@ def _instead(folder: Path, names: Iterable[str]) -> str:
 
     The root of a Hub cache has its weights in `models--OWNER--NAME/snapshots/COMMIT`.
     """
-    if pickle := _pickle(names):
+    if pickle := pickle_in(names):
         return f"; {no_pickle(str(folder / pickle))}"
     below = dict(islice(_below(folder), MOST_FOLDERS))
     there = [path for path, inside in below.items() if any(n.endswith(WEIGHTS) for n in inside)]
@@ -114,16 +138,9 @@ def _instead(folder: Path, names: Iterable[str]) -> str:
         newest = ", ".join(map(str, sorted(there, key=_order, reverse=True)[:5]))
         return f"; these folders in it have some: {newest}; pass one of them"
     for path in sorted(below, key=_order, reverse=True):
-        if pickle := _pickle(below[path]):
+        if pickle := pickle_in(below[path]):
             return f"; {no_pickle(str(path / pickle))}"
     return ""
-
-
-def _pickle(names: Iterable[str]) -> str:
-    """Return the pickle among some files that may have the weights of a network; else nothing."""
-    found = [name for name in names if PICKLE_INDEX.fullmatch(name) or name.endswith(PICKLES)]
-    found = [name for name in found if not STATE.match(name)]
-    return min(found, key=lambda name: (not name.endswith(".json"), name), default="")
 
 
 def _below(folder: Path, depth: int = DEPTH) -> Iterator[tuple[Path, list[str]]]:

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
 from vitzoo import settings
-from vitzoo.errors import EntryNotFound, Offline, PinError, StoreError, WeightsUnavailable
+from vitzoo.errors import (
+    CheckpointError,
+    EntryNotFound,
+    Offline,
+    PinError,
+    StoreError,
+    WeightsError,
+    WeightsUnavailable,
+)
 from vitzoo.files.names import INDEX
-from vitzoo.files.shard_index import read_index
+from vitzoo.files.safetensors import PICKLES, no_pickle
+from vitzoo.files.shard_index import pickle_in, read_index
 from vitzoo.foreign.sidecars import CONFIG, OPEN_CLIP, SIDECARS, Sidecars, read_sidecars
 from vitzoo.log import log
 from vitzoo.progress import Note
-from vitzoo.schema.addresses import parts_of_address
+from vitzoo.schema.addresses import address_of, one_form, parts_of_address
 from vitzoo.store.hub_cache import commit_of, in_hub_cache, not_from_cache, with_cached_pin
 from vitzoo.store.hub_file import HubFile
 from vitzoo.store.lockfile import HUB_CACHE, UNPINNED, Lock
@@ -53,10 +63,10 @@ def sidecars_at(address: str) -> tuple[Sidecars, HubFile]:
         there = [one for one in weights[-1:] if not one.pin.absent]
     if not there:
         first, names = weights[0], " or ".join(one.entry.file for one in weights)
+        other = f"name the weights file: {_address(first, 'FILE')}"
         raise EntryNotFound(
             f"{address}: commit {first.pin.commit} of {first.entry.repo} has no file {names}, as "
-            f"{first.pin.endpoint} states; name the weights file: "
-            f"hf://{first.entry.repo}@{first.entry.revision}/FILE"
+            f"{first.pin.endpoint} states; {_pickle_at(first) or other}"
         )
     small = {one.entry.file.rpartition("/")[2]: one for one in found if one.small}
 
@@ -69,6 +79,28 @@ def sidecars_at(address: str) -> tuple[Sidecars, HubFile]:
         )
 
     return read_sidecars(read, there[0].entry.repo), there[0]
+
+
+def check_no_pickle(address: str) -> None:
+    """Raise CheckpointError for the address of a pickle, before it is downloaded."""
+    if address.endswith(PICKLES):
+        raise CheckpointError(f"{address} is named as a pickle: {no_pickle(one_form(address))}")
+
+
+def _pickle_at(file: HubFile) -> str:
+    """Return how to convert the pickle at the revision of a file, empty if none is known."""
+    from vitzoo.store.hub_metadata import names_at  # imports network libraries
+
+    names: list[str] = []
+    if not settings.offline():
+        with suppress(WeightsError):  # the error without these names follows
+            names = names_at(file)
+    pickle = pickle_in(names)
+    return pickle and f"it has {pickle}: {no_pickle(_address(file, pickle))}"
+
+
+def _address(file: HubFile, name: str) -> str:
+    return address_of(file.entry.repo, file.entry.revision, name)
 
 
 def _unknown(files: Sequence[HubFile]) -> set[str]:
@@ -195,11 +227,13 @@ def files_at(address: str) -> list[HubFile]:
     """
     repo, revision, file = parts_of_address(address)
     parent, slash, _ = file.rpartition("/")
-    root = f"hf://{repo}@{revision}/"
+
+    def at(name: str, *, small: bool) -> HubFile:
+        return HubFile.at(address_of(repo, revision, name), small=small)
+
     names = [file] if file else WEIGHTS_FILES
-    weights = [HubFile.at(root + name, small=name.endswith(INDEX)) for name in names]
-    folder = root + parent + slash
-    return weights + [HubFile.at(folder + name, small=True) for name in SIDECARS]
+    weights = [at(name, small=name.endswith(INDEX)) for name in names]
+    return weights + [at(parent + slash + name, small=True) for name in SIDECARS]
 
 
 def shards_of(index: HubFile, config: Config, zoo: Registry) -> list[HubFile]:

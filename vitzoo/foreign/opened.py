@@ -36,9 +36,14 @@ def open_described(path: Path) -> Checkpoint:
 
 
 def at_hub(address: str) -> tuple[Sidecars, HubFile]:
-    """Return the sidecars and the weights file at an address; see `sidecars_at`."""
-    from vitzoo.foreign.hub import sidecars_at  # a path needs no code for the Hub
+    """Return the sidecars and the weights file at an address; see `sidecars_at`.
 
+    Raises:
+        CheckpointError: it is the address of a pickle.
+    """
+    from vitzoo.foreign.hub import check_no_pickle, sidecars_at  # a path needs no code for the Hub
+
+    check_no_pickle(address)
     return sidecars_at(address)
 
 

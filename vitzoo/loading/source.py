@@ -334,7 +334,7 @@ def chosen_over(trained: Spec, wanted: Spec) -> tuple[str, ...]:
 def _not_as_authors(trained: Spec, variant: Variant | None, zoo: Registry) -> str:
     """Return how positions are interpolated if the code of the variant's authors does otherwise."""
     part, maker = trained.pos_embed, variant.maker if variant else CORE
-    names = [] if maker == CORE else sorted(zoo.parts_of(maker, FORMAT))
+    names = [] if maker == CORE else sorted(zoo.parts_of(FORMAT, maker))
     layouts = [zoo.part(FORMAT, name) for name in names]
     usual = next((layout.resampling(trained) for layout in layouts if layout.authors), "")
     if not usual or part.opaque:

@@ -77,10 +77,12 @@ class Registry:
 
     def core_parts(self, kind: str) -> list[str]:
         """Return the names of the core's parts of a kind; no plugin is read."""
-        return self.parts_of(CORE, kind)
+        return self.parts_of(kind, CORE)
 
-    def parts_of(self, namespace: str, kind: str) -> list[str]:
-        """Return the names of the parts of a kind in a namespace; no other plugin is read."""
+    def parts_of(self, kind: str, namespace: str) -> list[str]:
+        """Return the names of the parts of a kind in one namespace; no other plugin is read."""
+        if namespace != CORE and namespace not in self.host.infos:  # which looks for plugins
+            return []
         self.host.load(namespace)
         with LOCK:
             rows = self.host.parts[kind].items()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from vitzoo import settings
 from vitzoo.errors import InvalidOption, PinError
 from vitzoo.files.names import INDEX, on_hub
-from vitzoo.schema.addresses import MAIN, parts_of_address
+from vitzoo.schema.addresses import MAIN, address_of, one_form, parts_of_address
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.store.lockfile import UNPINNED, Lock, Pin
 
@@ -61,7 +61,7 @@ class HubFile:
         Raises:
             InvalidOption: the address has another form.
         """
-        return cls(from_address(address), address, small=small)
+        return cls(from_address(address), one_form(address), small=small)
 
     @property
     def address(self) -> str:
@@ -69,7 +69,7 @@ class HubFile:
         return self._address(self.entry.revision or MAIN)
 
     def _address(self, revision: str) -> str:
-        return f"hf://{self.entry.repo}@{revision}/{self.entry.file}"
+        return address_of(self.entry.repo, revision, self.entry.file)
 
     @property
     def name(self) -> str:

@@ -14,7 +14,7 @@ import httpx2
 
 from vitzoo import settings
 from vitzoo.errors import EntryNotFound, Offline, PinError, RefusedResponse, TransferError
-from vitzoo.files.names import COMMIT, SHA256
+from vitzoo.files.names import COMMIT, SHA256, valid_file
 from vitzoo.files.shard_index import MAX_INDEX
 from vitzoo.files.strict_json import strict_json
 from vitzoo.store.exchange import Exchange
@@ -93,6 +93,16 @@ def stated(files: Sequence[HubFile], fix: str = FIX) -> list[HubFile]:
         pin, data = request.stated(commit, siblings)
         found.append(replace(one, pin=pin, data=data))
     return found
+
+
+def names_at(file: HubFile) -> list[str]:
+    """Return the names of all files at the revision of a file, which one request asks for.
+
+    Raises:
+        NetworkError, PinError: as `request_pin`.
+    """
+    request = _Request(file, settings.trust_endpoint(), FIX)
+    return sorted(name for name in request.metadata()[1] if valid_file(name))
 
 
 def _where(file: HubFile, endpoint: str) -> str:
