@@ -30,7 +30,7 @@ from vitzoo.network.build import build, make_dynamic
 from vitzoo.network.calls import checked_parts
 from vitzoo.network.model import VisionTransformer
 from vitzoo.network.wrappers import network_of
-from vitzoo.opening import UNTRAINED, is_model, resolve, weights_source
+from vitzoo.opening import UNTRAINED, behind, is_model, resolve, weights_source
 from vitzoo.parts.init import WithoutData
 from vitzoo.parts.protocols import Blaming
 from vitzoo.registry.label_sets import known_labels
@@ -122,6 +122,7 @@ def create(
     dynamic: bool = False,
     check_finite: bool = True,
     mmap: bool = False,
+    prefix: str | None = None,
 ) -> VisionTransformer:
     """Create a Vision Transformer with random or trained weights.
 
@@ -171,6 +172,8 @@ def create(
             done with registered weights. An unchanged file is then loaded without reading it. If
             the file is rewritten in place, the model may change; if it is truncated, the process
             may be killed (SIGBUS).
+        prefix: of the keys of the network, in a weights file with several, such as `"ema."` or
+            `"student.backbone."`. None: the file has one network, behind any prefix.
 
     Returns:
         The model, in training mode. `model.spec` describes the network; `model.load_report` lists
@@ -212,7 +215,7 @@ def create(
     typed = {} if ready else {"name": name, "weights": weights, **call}
     request = replace(request, typed=typed, texts=texts)
     wanted = changed(request.spec, request.changes, call)
-    source = weights_source(request, weights, pretrained, zoo, mmap=mmap)
+    source = behind(weights_source(request, weights, pretrained, zoo, mmap=mmap), prefix)
     with Blaming(checked_parts(wanted)):
         if source is None or source.remote:  # a wrong argument raises here, before any download
             place = "meta" if source else device
@@ -254,7 +257,8 @@ def create(
             report = request.merged(model, report, check_finite=check_finite)
         result: Any = _moved(model, device)
     given = {key: value for key, value in call.items() if key not in ready}
-    again = {"pretrained": pretrained, "weights": weights, "dtype": dtype, "mmap": mmap, **given}
+    again = {"pretrained": pretrained, "weights": weights, "dtype": dtype, **given}
+    again |= {"mmap": mmap, "prefix": prefix}
     again |= texts.arguments if texts else {}
     result.create_again = partial(create, deepcopy(name), **deepcopy(again))  # for `lora`
     return _finish(result, wanted, report, request, preprocessing, checkpoint)

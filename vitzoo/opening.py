@@ -19,7 +19,7 @@ from vitzoo.files.names import INDEX, PATH, PATHS, SAFETENSORS, on_hub, valid_re
 from vitzoo.files.shard_index import weights_in
 from vitzoo.files.strict_json import strict_json
 from vitzoo.files.strict_toml import strict_toml
-from vitzoo.registry.choice import choose
+from vitzoo.registry.choice import check_word, choose
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.addresses import is_repository, one_form, parts_of_name
 from vitzoo.schema.reader import NAME, describe
@@ -144,6 +144,7 @@ def check(name: str, weights: str | None = None) -> Variant | None:
         _check_there(found)
     variant = found.variant if isinstance(found, Registered) else None
     if weights and not on_hub(weights):
+        _checked(weights, variant, registry())
         if is_path(weights, variant):
             _check_there(Path(weights))
         elif variant:
@@ -177,6 +178,26 @@ def resolve(name: object, zoo: Registry, weights: object = None) -> Request:
     )
 
 
+def behind(source: WeightsSource | None, prefix: object) -> WeightsSource | None:
+    """Return the source of the network whose keys have a prefix; with None it is unchanged.
+
+    Raises:
+        InvalidOption: the prefix is no text, or there is no file whose keys could have it.
+    """
+    if prefix is None:
+        return source
+    if not isinstance(prefix, str):
+        raise InvalidOption(
+            f"prefix must be text, such as 'model_ema.', or None, got {describe(prefix)}"
+        )
+    if source is None:
+        raise InvalidOption(
+            f"prefix is {prefix!r}, but this call loads no weights whose keys could have it; pass "
+            "weights=FILE, or leave prefix out"
+        )
+    return source.behind(prefix)
+
+
 def weights_source(
     request: Request, weights: object, pretrained: Any, zoo: Registry, *, mmap: bool = False
 ) -> WeightsSource | None:
@@ -199,13 +220,12 @@ def weights_source(
         if not isinstance(value, bool):
             fix = _as_weights(request, value) if name == "pretrained" else ""
             raise InvalidOption(f"{name} must be True or False, got {describe(value)}{fix}")
-    if not isinstance(weights, str | os.PathLike | None):
-        raise InvalidOption(f"weights must be a name or a path, got {describe(weights)}")
+    given = _checked(weights, request.variant, zoo)
     saved = read_saved(request.saved) if request.saved else None
     if request.saved and saved and saved.trunk:
-        return SavedClassifier(request.spec, request.saved, saved.trunk, weights, zoo)
+        return SavedClassifier(request.spec, request.saved, saved.trunk, given, zoo)
     if request.saved or request.address:
-        if weights is not None:
+        if given is not None:
             place = request.saved.source if request.saved else request.address
             raise InvalidOption(f"{place} contains weights; leave weights= out")
         if request.saved:
@@ -216,8 +236,19 @@ def weights_source(
             f"the weights {request.row.name!r} are named, which pretrained=False (--untrained) "
             "would not load; name the variant alone for random weights"
         )
-    weights = request.row.name if request.row else weights
-    return _named_source(request, weights, pretrained, zoo, mmap=mmap)
+    given = request.row.name if request.row else given
+    return _named_source(request, given, pretrained, zoo, mmap=mmap)
+
+
+def _checked(
+    weights: object, variant: Variant | None, zoo: Registry
+) -> str | os.PathLike[str] | None:
+    """Return the argument `weights`; raise an error for what is no name, path or address."""
+    if not (isinstance(weights, str) and os.path.lexists(weights)):
+        check_word(weights, variant, zoo)
+    if not isinstance(weights, str | os.PathLike | None):
+        raise InvalidOption(f"weights must be a name or a path, got {describe(weights)}")
+    return weights
 
 
 def _as_weights(request: Request, value: object) -> str:

@@ -111,7 +111,7 @@ def test_a_model_type_of_an_image_encoder_that_no_format_reads(small, tmp_path, 
     with refuses(CheckpointError, tmp_path, said, f"create('vit_b16', weights='{tmp_path}/'"):
         vitzoo.create(tmp_path)
     vitzoo.create(small, weights=tmp_path)
-    save_file({f"odd.{name}": tensor for name, tensor in weights.items()}, file)
+    save_file({f"odd_{name}": tensor for name, tensor in weights.items()}, file)
     with refuses(CheckpointError, tmp_path, said, "`vitzoo list --all`", "or transformers"):
         vitzoo.create(small, weights=tmp_path)
 

@@ -103,6 +103,29 @@ def test_all_files_of_a_network_alone_are_fetched(hub, tower):
     assert (model.load_report.dropped, asked(hub)) == ((), NAMES[:2])
 
 
+def test_only_the_files_of_the_network_behind_a_prefix_are_fetched(hub, tower):
+    """Its classifier lies beside it, in a file of its own."""
+    hub.add(REPO, "config.json", json.dumps(VIT).encode())
+    classifier = {"fc.weight": torch.full((3, 32), 0.1), "fc.bias": torch.ones(3)}
+    held = {NAMES[i]: {} for i in range(4)}
+    for i, (key, tensor) in enumerate(tower.items()):
+        held[NAMES[0]][f"model.vit.{key}"] = tensor.clone()
+        held[NAMES[1 + i % 2]][f"ema.vit.{key}"] = tensor + 1
+    held[NAMES[3]] = {f"ema.{key}": tensor for key, tensor in classifier.items()}
+    for name, tensors in held.items():
+        hub.add(REPO, name, safetensors.torch.save(tensors))
+    change_index(hub, {key: name for name, tensors in held.items() for key in tensors})
+    with refuses(CheckpointError, "'ema.vit.' (transformers_vit)", "'model.vit.'", "prefix="):
+        vitzoo.create(f"hf://{REPO}")
+    assert not asked(hub)
+    model = vitzoo.create(f"hf://{REPO}", prefix="ema.", num_classes=3)
+    assert asked(hub) == NAMES[1:]
+    expected = vitzoo.formats.transformers_vit.to_model({k: t + 1 for k, t in tower.items()})
+    expected |= {"head.weight": classifier["fc.weight"], "head.bias": classifier["fc.bias"]}
+    assert all(torch.equal(t, expected[name]) for name, t in model.state_dict().items())
+    assert "classifier = ema.fc" in model.load_report.assumed
+
+
 def test_a_single_file_of_a_larger_model(hub, tower, caplog):
     """It is fetched whole and once, and its size is logged before."""
     tensors = {f"vision_model.{key}": tensor for key, tensor in tower.items()}

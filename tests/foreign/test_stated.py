@@ -12,7 +12,7 @@ from timm.models import save_for_hf
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import vitzoo
-from helpers import says
+from helpers import close, fill, refuses, says
 from internals import registry
 from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo.foreign.overrides import stated_by
@@ -551,7 +551,78 @@ def test_a_folder_of_open_clip(tmp_path):
     ],
 )
 def test_a_model_type_names_the_plugin_of_its_family(kind, distribution):
-    zoo = SimpleNamespace(parts={"checkpoint format": ()}, host=SimpleNamespace(infos={}))
+    formats = {"checkpoint format": {}}
+    zoo = SimpleNamespace(parts=formats, core_parts=formats.get, host=SimpleNamespace(infos={}))
     (note,) = stated_by({"model_type": kind}, zoo).notes
     assert note.partition("pip install ./plugins/")[2] == distribution
     assert ("; in a clone of vitzoo's repository: " in note) is bool(distribution)
+
+
+# A config without `architectures`.
+
+
+CLASSES = {
+    "ViT": (transformers.ViTConfig, transformers.ViTForImageClassification),
+    "DINOv2": (transformers.Dinov2Config, transformers.Dinov2ForImageClassification),
+    "DeiT": (transformers.DeiTConfig, transformers.DeiTForImageClassification),
+    "BEiT": (transformers.BeitConfig, transformers.BeitForImageClassification),
+    "distilled": (transformers.DeiTConfig, transformers.DeiTForImageClassificationWithTeacher),
+}
+
+
+@pytest.mark.parametrize("labels", [True, False], ids=["id2label", "none"])
+@pytest.mark.parametrize("stated", [None, []], ids=["missing", "empty"])
+@pytest.mark.parametrize("kind", CLASSES)
+@torch.inference_mode()
+def test_the_tensors_show_a_classifier_that_no_config_names(kind, stated, labels, tmp_path):
+    config, network = CLASSES[kind]
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 64, "image_size": 32, "patch_size": 8, "num_labels": 6}
+    sizes |= {"use_relative_position_bias": True} if kind == "BEiT" else {}
+    reference = fill(network(config(**sizes)))
+    reference.save_pretrained(tmp_path)
+    expected = vitzoo.create(tmp_path)
+    path = tmp_path / "config.json"
+    table = json.loads(path.read_text())
+    table = {k: v for k, v in table.items() if labels or k not in ("id2label", "label2id")}
+    path.write_text(json.dumps(table | {"architectures": stated}))
+    if stated is None:
+        path.write_text(json.dumps({k: v for k, v in table.items() if k != "architectures"}))
+    model = vitzoo.create(tmp_path).eval()
+    images = torch.randn(2, 3, 32, 32)
+    close(model(images), reference(images).logits)
+    assert model.spec == expected.spec
+    assert model.labels == (expected.labels if labels else ())
+    assert not model.load_report.reinitialised
+    assert not vitzoo.create(tmp_path, num_classes=0).load_report.reinitialised
+
+
+@torch.inference_mode()
+def test_a_named_network_keeps_its_classes_beside_such_a_config(tmp_path):
+    """The tensors show six classes; the name states others, which is an error as before."""
+    config = transformers.ViTConfig(
+        hidden_size=192,
+        num_hidden_layers=12,
+        num_attention_heads=3,
+        intermediate_size=768,
+        num_labels=6,
+    )
+    transformers.ViTForImageClassification(config).save_pretrained(tmp_path)
+    table = json.loads((tmp_path / "config.json").read_text())
+    del table["architectures"]
+    (tmp_path / "config.json").write_text(json.dumps(table))
+    with refuses(CheckpointError, "6 classes", "num_classes=6"):
+        vitzoo.create("vit_ti16", weights=tmp_path)
+
+
+@torch.inference_mode()
+def test_the_tensors_show_a_pooler_that_no_config_names(tmp_path):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    config = transformers.ViTConfig(**sizes, intermediate_size=64, image_size=32, patch_size=8)
+    reference = fill(transformers.ViTModel(config))
+    reference.save_pretrained(tmp_path)
+    table = json.loads((tmp_path / "config.json").read_text())
+    del table["architectures"]
+    (tmp_path / "config.json").write_text(json.dumps(table))
+    images = torch.randn(2, 3, 32, 32)
+    close(vitzoo.create(tmp_path).eval()(images), reference(images).pooler_output)

@@ -4,7 +4,9 @@ import re
 
 import pytest
 import safetensors.torch
+import timm
 import torch
+import torchvision
 import transformers
 from safetensors.torch import save_file
 
@@ -308,3 +310,85 @@ def test_the_variant_that_a_plain_file_fits_is_in_the_call(tmp_path, monkeypatch
     save_file({"x": torch.ones(1)}, "other.safetensors")
     with refuses(CheckpointError, "create('vit_b16', weights='other.safetensors')"):
         vitzoo.create("other.safetensors")
+
+
+# Patches, and grids that are no square.
+
+
+@pytest.mark.parametrize("name", ["vit_ti16", {"variant": "vit_ti16"}], ids=type)
+def test_patches_of_another_size_are_answered_with_both_ways(write, name):
+    model = vitzoo.create({"variant": "vit_ti16", "patch_size": 32})
+    path = write(model)
+    text = message(CheckpointError, vitzoo.create, name, weights=path)
+    says(text, "patches of 32 px", "the model of 16 px", "does not resample patch kernels")
+    says(text, "timm.layers.resample_patch_embed(kernel, [16, 16])")
+    call = re.search(r"vitzoo\.create\(\{.*?\}, .*?\)", text)[0]
+    again = eval(call)
+    assert torch.equal(again.patch_embed.proj.weight, model.patch_embed.proj.weight)
+    assert {*again.load_report.kept} == {*again.state_dict()}
+
+
+def test_the_named_way_to_resample_a_kernel_works(tmp_path):
+    state = vitzoo.create({"variant": "vit_ti16", "patch_size": 32}, image_size=448).state_dict()
+    key = "patch_embed.proj.weight"
+    state[key] = timm.layers.resample_patch_embed(state[key], [16, 16])
+    save_file(state, tmp_path / "net.safetensors")
+    model = vitzoo.create("vit_ti16", weights=tmp_path / "net.safetensors")
+    assert torch.equal(model.patch_embed.proj.weight, state[key])
+
+
+def test_the_variant_with_the_patches_of_the_file_is_named(write):
+    path = write(vitzoo.create("vit_s32"))
+    with refuses(CheckpointError, "fit vit_s32", "patches of 32 px", "the model of 16 px"):
+        vitzoo.create("vit_s16", weights=path)
+
+
+def test_a_grid_that_is_no_square(small, write):
+    path = write(vitzoo.create(small, image_size=(16, 48)))
+    text = message(CheckpointError, vitzoo.create, small, weights=path)
+    says(text, "pos_embed has 13 rows", "16 patches and 1 more", "a grid of 12", "image_size=")
+    sizes = re.findall(r"\((\d+), (\d+)\)", text.partition("one of ")[2])
+    assert ("16", "48") in sizes
+    model = vitzoo.create(small, weights=path, image_size=(16, 48))
+    assert not model.load_report.resampled
+    path = write(vitzoo.create(small, pos_embed={"name": "learned", "prefix": False}))
+    text = message(CheckpointError, vitzoo.create, small, weights=path)
+    says(text, "16 rows", "pos_embed={'name': 'learned', 'prefix': False}")
+    assert {*pasted(text).load_report.kept} == {*model.state_dict()}
+
+
+def test_a_table_without_batch_dimension(small, tmp_path):
+    state = vitzoo.create(small).state_dict()
+    save_file({**state, "pos_embed": state["pos_embed"][0].clone()}, tmp_path / "net.safetensors")
+    with refuses(CheckpointError, "pos_embed has no batch dimension", "pos_embed[None]"):
+        vitzoo.create(small, weights=tmp_path)
+
+
+# Words of other libraries.
+
+
+WORDS = [
+    "DEFAULT",
+    "IMAGENET1K_V1",
+    "IMAGENET1K_SWAG_E2E_V1",
+    "ViT_B_16_Weights.DEFAULT",
+    "imagenet",
+]
+
+
+@pytest.mark.parametrize("word", [*WORDS, torchvision.models.ViT_B_16_Weights.DEFAULT], ids=str)
+def test_a_word_of_another_library_for_weights_is_answered_with_the_default(word):
+    default = vitzoo.describe("vit_b16").default_weights.name
+    call = "vitzoo.create('vit_b16', pretrained=True)"
+    with refuses(WeightsUnavailable, f"weights='{word}'", "torchvision", repr(default), call):
+        vitzoo.create("vit_b16", weights=word)
+
+
+def test_a_word_without_default_weights(tmp_path, monkeypatch, small):
+    with refuses(WeightsUnavailable, "vit_gg14 has no published weights"):
+        vitzoo.create("vit_gg14", weights="DEFAULT")
+    with refuses(WeightsUnavailable, "names no variant", "weights='model.safetensors'"):
+        vitzoo.create(small, weights="DEFAULT")
+    monkeypatch.chdir(tmp_path)
+    save_file(vitzoo.create(small).state_dict(), tmp_path / "DEFAULT")  # a file comes first
+    assert vitzoo.create(small, weights="DEFAULT").load_report.source == "DEFAULT"

@@ -16,6 +16,7 @@ from torch import Tensor
 from vitzoo import settings
 from vitzoo.authoring.registry_target import Target
 from vitzoo.checkpoint.checkpoint import Checkpoint
+from vitzoo.checkpoint.detect import Renamed, identified
 from vitzoo.errors import CheckpointError, InvalidOption, Offline
 from vitzoo.factory import create
 from vitzoo.files.access import copy_hashed, make_folder_or_raise
@@ -195,6 +196,11 @@ def _loaded(
         raise CheckpointError(
             f"{shown}: the names of its tensors begin with {prefix.removeprefix('prefix = ')!r}, "
             "expected names without a prefix; vitzoo convert writes such a file"
+        )
+    if report.format and isinstance(identified(checkpoint, zoo).container, Renamed):
+        raise CheckpointError(
+            f"{shown}: not all of its tensors have names of the format {report.format}, expected "
+            "a file of the network alone; vitzoo convert writes such a file"
         )
     return Measured(keys, checkpoint, model)
 

@@ -53,6 +53,7 @@ class Checkpoint:
         notes: for the load report, files beside the weights that cannot be used.
         prefix: what `container` leaves out of the keys of the file, see `detect.identified`.
         outside: keys of the file without the prefix, which `container` does not have.
+        unread: those of them, and others, that may be a classifier that no format reads.
         trunk: name and sha256 of the file of the other layers, if the file has only a classifier.
         mapped: whether to map a file of the user's own instead of reading it into memory.
     """
@@ -70,6 +71,7 @@ class Checkpoint:
     notes: tuple[str, ...] = ()
     prefix: str = ""
     outside: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
     trunk: tuple[str, str] = ("", "")
     mapped: bool = False
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from vitzoo.checkpoint.around import OF_ALL, plain_keys, reason_of
 from vitzoo.checkpoint.containers import Container, Reading, Tensors
+from vitzoo.checkpoint.prefixes import Place, common_prefix, found_in, placed
 from vitzoo.checkpoint.tower import OWN_KEYS, tower_of
-from vitzoo.errors import CheckpointError, VitzooError
+from vitzoo.errors import CheckpointError, VitzooError, short_repr
 from vitzoo.plugin.guard import for_file
 from vitzoo.text import escaped, fold, listed
 
@@ -21,30 +24,30 @@ if TYPE_CHECKING:
     from vitzoo.registry.registry import Registry
 
 WRAPPED = "timm_model."  # the prefix that transformers' TimmWrapper writes
-TOWERS = r"vision_model|vision_tower|vision_encoder|visual\.trunk|visual"  # of larger models
-PREFIX = (
-    r"(?:module|_orig_mod|backbone|model|timm_model|net|encoder|student|teacher"
-    rf"|{TOWERS})\."
-)
-PREFIXES = re.compile(f"(?:{PREFIX}){{1,4}}")  # that are removed, one before the other
-STARTS = re.compile(rf"(?:{PREFIX}|[^.]+\.)((?:{PREFIX}){{,3}})")  # that a network may be behind
 COMPARED = 500  # keys of an unknown file, those of all blocks as one
 RANGE = re.compile(r"\{[0-9,-]+\}")  # of blocks in such a key
 
 
-class Group:
-    """The tensors of a file whose keys have a prefix, without the prefix."""
+class Renamed:
+    """Some tensors of a file under other names.
 
-    def __init__(self, whole: Container, prefix: str) -> None:
-        self.whole, self.prefix, self.file = whole, prefix, whole.file
-        self.header = replace(whole.header, tensors=_behind(prefix, whole.header.tensors))
+    Args:
+        whole: the file.
+        keys: the keys of the file, by the new names.
+    """
+
+    def __init__(self, whole: Container, keys: Mapping[str, str]) -> None:
+        self.whole, self.keys, self.file = whole, keys, whole.file
+        tensors = {name: whole.header.tensors[key] for name, key in keys.items()}
+        self.header = replace(whole.header, tensors=tensors)
 
     def read(self, reading: Reading) -> Tensors:
-        """Return the tensors of the group, and the sha256 of the whole file."""
-        keys = self.header.tensors if reading.keys is None else reading.keys
-        own = frozenset(self.prefix + key for key in keys)
-        found = self.whole.read(replace(reading, keys=own))
-        return found._replace(tensors=_behind(self.prefix, found.tensors))
+        """Return the tensors by their new names, and the sha256 of the whole file."""
+        names = self.keys.keys() if reading.keys is None else reading.keys
+        wanted = frozenset(self.keys[name] for name in names)
+        found = self.whole.read(replace(reading, keys=wanted))
+        tensors = {name: found.tensors[self.keys[name]] for name in self.keys if name in names}
+        return found._replace(tensors=tensors)
 
 
 def format_of(checkpoint: Checkpoint, zoo: Registry) -> Format:
@@ -52,44 +55,57 @@ def format_of(checkpoint: Checkpoint, zoo: Registry) -> Format:
     return for_file(zoo.part("checkpoint format", checkpoint.format or ""), checkpoint.source)
 
 
-def identified(checkpoint: Checkpoint, zoo: Registry) -> Checkpoint:
+def identified(checkpoint: Checkpoint, zoo: Registry, prefix: str | None = None) -> Checkpoint:
     """Return the file with its format, by its entry or by its keys.
 
-    If no format matches the keys, but one matches behind a prefix of `PREFIXES`, the file is
-    returned without the prefix, and without all other keys. So is that of a larger model whose
-    config describes an image tower, with the config of the tower.
+    The file is returned with the keys of its network alone, see `place_of`. Of a larger model whose
+    config describes an image tower, that is the tower, with its config.
+
+    Args:
+        checkpoint: the open file.
+        zoo: the registry.
+        prefix: of the network that the user means; None: the file has one network.
 
     Raises:
-        CheckpointError: no format matches the keys, several formats of plugins do, or the keys
-            behind several prefixes are networks.
+        CheckpointError: no format matches the keys, several formats of plugins do, there are
+            several networks in the file, or none behind the prefix.
     """
-    if checkpoint.format is not None:
+    if checkpoint.format is not None and prefix is None:
         return checkpoint
-    keys, tower = checkpoint.header.tensors.keys(), tower_of(checkpoint.config, zoo)
-    prefix, name = place_of(keys, checkpoint.config, checkpoint.source, zoo)
+    tensors, tower = checkpoint.header.tensors, tower_of(checkpoint.config, zoo)
+    if checkpoint.format is None:
+        place = place_of(tensors, checkpoint.config, checkpoint.source, zoo, prefix)
+    else:
+        place = _stated(checkpoint, checkpoint.format, prefix or "")
     config = tower.config if tower else checkpoint.config
-    return _without(prefix, replace(checkpoint, config=config), name)
+    return _at(place, replace(checkpoint, config=config))
 
 
-def place_of(keys: Keys, config: Config, source: str, zoo: Registry) -> tuple[str, str]:
-    """Return the prefix of the keys of the network in a file, and its format; see `identified`."""
-    tower, failed = tower_of(config, zoo), ""
-    groups = tower.groups(keys, zoo) if tower else {}
-    if not groups:
-        tower, (name, failed) = None, _matching(keys, source, zoo)
-        if name:
-            return "", name
-        groups = _groups(keys, source, zoo)
-    if len(groups) > 1:
-        found = ", ".join(f"'{escaped(prefix)}' ({name})" for prefix, name in groups.items())
-        raise CheckpointError(
-            f"{source}: the keys behind several prefixes are networks: {found}; expected one: "
-            "write the tensors of one prefix to a file of their own"
-        )
-    for prefix, name in groups.items():
-        if tower or PREFIXES.fullmatch(prefix):
-            return prefix, name
-        failed = f"; behind the prefix '{escaped(prefix)}' are keys of {name}: remove it{failed}"
+def place_of(
+    keys: Keys, config: Config, source: str, zoo: Registry, prefix: str | None = None
+) -> Place:
+    """Return where the network is in a file; see `identified`."""
+    plain = plain_keys(keys)
+    tower = tower_of(config, zoo)
+
+    def layout(name: str) -> Format:
+        return for_file(zoo.part("checkpoint format", name), source)
+
+    def search(names: Keys) -> tuple[dict[str, str], str]:
+        if found := found_in(names, tower.matching(zoo), layout, tower=True) if tower else {}:
+            return found, ""
+        return _networks_in(names, source, zoo, layout)
+
+    found, failed = search(plain)
+    chosen = found
+    if prefix is not None:
+        chosen = _behind(prefix, found, plain, lambda names: search(names)[0])
+    if len(chosen) == 1:
+        ((place, name),) = chosen.items()
+        others = [other for other in found if other != place]
+        return placed((place, name), layout(name), plain, others, alone=not tower)
+    if found:
+        raise CheckpointError(_several(source, found, prefix))
     from vitzoo.checkpoint.others import check_vit, encoder_in
 
     check_vit(source, config, keys)
@@ -98,37 +114,109 @@ def place_of(keys: Keys, config: Config, source: str, zoo: Registry) -> tuple[st
             f"{source}: {encoder}; expected a plain Vision Transformer: use a network of `vitzoo "
             "list --all` with its own weights, or transformers"
         )
-    raise CheckpointError(f"{source}: {_unknown(keys, zoo)}{failed}")
+    raise CheckpointError(f"{source}: {_unknown(plain.keys(), zoo)}{failed}")
 
 
-def of_own_builder(checkpoint: Checkpoint) -> Checkpoint:
-    """Return the file of a network that a plugin builds, in the names of that network."""
-    wrapped = any(key.startswith(WRAPPED) for key in checkpoint.header.tensors)
-    return _without(WRAPPED if wrapped else "", checkpoint, OWN_KEYS)
+def of_own_builder(checkpoint: Checkpoint, prefix: str | None = None) -> Checkpoint:
+    """Return the file of a network that a plugin builds, in the names of that network.
+
+    Its format knows no keys, so a prefix is what all keys have.
+    """
+    plain = plain_keys(checkpoint.header.tensors, chunks=False)
+    own = [name for name in plain if not reason_of(name, OF_ALL)]
+    if prefix is None:
+        wrapped = any(name.startswith(WRAPPED) for name in own)
+        prefix = WRAPPED if wrapped else common_prefix(own)
+    prefix = _with_dot(prefix)
+    keys = {n.removeprefix(prefix): plain[n] for n in own if n.startswith(prefix)}
+    if not keys:
+        raise CheckpointError(_nothing(checkpoint.source, prefix, own))
+    return _at(Place(prefix, OWN_KEYS, keys), checkpoint)
 
 
-def _without(prefix: str, checkpoint: Checkpoint, name: str) -> Checkpoint:
-    """Return the file in a format, without a prefix and without all other keys."""
-    if not prefix:
-        return replace(checkpoint, format=name)
+def _at(place: Place, checkpoint: Checkpoint) -> Checkpoint:
+    """Return the file in its format, with the keys of its network alone."""
+    read, tensors = {*place.keys.values()}, checkpoint.header.tensors
+    left = tuple(key for key in tensors if key not in read)
+    renamed = left or any(name != key for name, key in place.keys.items())
     return replace(
         checkpoint,
-        container=Group(checkpoint.container, prefix),
-        format=name,
-        prefix=prefix,
-        outside=(
-            *(key for key in checkpoint.header.tensors if not key.startswith(prefix)),
-            *checkpoint.outside,
-        ),
+        container=Renamed(checkpoint.container, place.keys) if renamed else checkpoint.container,
+        format=place.format,
+        prefix=place.prefix,
+        outside=(*left, *checkpoint.outside),
+        unread=place.unread,
+        notes=(*place.notes, *checkpoint.notes),
     )
 
 
-def _matching(keys: Keys, source: str, zoo: Registry) -> tuple[str, str]:
+def _stated(checkpoint: Checkpoint, name: str, prefix: str) -> Place:
+    """Return the place of a network behind a prefix, in a format that is stated."""
+    prefix, keys = _with_dot(prefix), checkpoint.header.tensors.keys()
+    behind = {key.removeprefix(prefix): key for key in keys if key.startswith(prefix)}
+    if checkpoint.spec or not behind:
+        raise CheckpointError(_nothing(checkpoint.source, prefix, keys))
+    return Place(prefix, name, behind)
+
+
+def _behind(
+    prefix: str, found: Mapping[str, str], keys: Keys, search: Callable[[Keys], dict[str, str]]
+) -> dict[str, str]:
+    """Return the networks behind a prefix that the user names, with their formats."""
+    prefix = _with_dot(prefix)
+    if prefix in found:
+        return {prefix: found[prefix]}
+    names = [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
+    return {prefix + inner: name for inner, name in (search(names) if names else {}).items()}
+
+
+def _with_dot(prefix: str) -> str:
+    return prefix if prefix.endswith((".", "/")) or not prefix else f"{prefix}."
+
+
+def _several(source: str, found: Mapping[str, str], prefix: str | None) -> str:
+    """Return the message about several networks, or about none behind the prefix of the user."""
+    shown = ", ".join(f"'{escaped(place)}' ({name})" for place, name in found.items())
+    fix = f"pass one as prefix={[*found][-1]!r} of create, or as --prefix of `vitzoo convert`"
+    if prefix is None:
+        return (
+            f"{source}: the keys behind several prefixes are networks: {shown}; expected one: {fix}"
+        )
+    return (
+        f"{source}: there is not one network behind the prefix {short_repr(prefix)}; the prefixes "
+        f"of networks: {shown}; {fix}"
+    )
+
+
+def _nothing(source: str, prefix: str, keys: Keys) -> str:
+    """Return the message about a prefix that no key has."""
+    starts = sorted({key.partition(".")[0] + "." for key in keys if "." in key})
+    return (
+        f"{source}: no tensor of a network has the prefix {short_repr(prefix)}; its keys begin "
+        f"with {listed(starts, 5) or 'no prefix'}; leave prefix= (--prefix) out, or name one of "
+        "these"
+    )
+
+
+def _networks_in(
+    keys: Keys, source: str, zoo: Registry, layout: Callable[[str], Format]
+) -> tuple[dict[str, str], str]:
+    """Return the networks in a file by their prefixes, and the failures of plugins."""
+    core = partial(_matching, source=source, zoo=zoo, plugins=False)
+    root, failed = _matching(keys, source, zoo)
+    found = found_in(keys, lambda names: core(names)[0], layout, root)
+    if not found:
+        found = found_in(keys, lambda names: _matching(names, source, zoo)[0], layout)
+    return found, failed
+
+
+def _matching(keys: Keys, source: str, zoo: Registry, *, plugins: bool = True) -> tuple[str, str]:
     """Return the name of the format that matches, empty for none, and the failures of plugins."""
     core = sorted(zoo.core_parts("checkpoint format"), key=lambda name: (name != OWN_KEYS, name))
     matching = (name for name in core if zoo.part("checkpoint format", name).matches(keys))
     found = [*islice(matching, 1)]  # each layout has one format of the core
-    others = [] if found else sorted(zoo.parts["checkpoint format"].keys() - set(core))
+    tried = plugins and not found
+    others = sorted(zoo.parts["checkpoint format"].keys() - set(core)) if tried else []
     failed = ""
     for name in others:
         try:
@@ -140,30 +228,6 @@ def _matching(keys: Keys, source: str, zoo: Registry) -> tuple[str, str]:
             f"{source}: several formats match its keys: {', '.join(found)}; disable all but one"
         )
     return "".join(found), failed
-
-
-def _groups(keys: Keys, source: str, zoo: Registry) -> dict[str, str]:
-    """Return the formats of the keys behind each prefix; the shortest of nested prefixes."""
-    groups: dict[str, list[str]] = {}
-    for key in keys:
-        match = STARTS.match(key)
-        ends = [match.start(1), *_ends(match)] if match else []
-        for end in ends:
-            groups.setdefault(key[:end], []).append(key[end:])
-    found: dict[str, str] = {}
-    for prefix in sorted(groups, key=len):
-        if not prefix.startswith(tuple(found)) and len(groups[prefix]) > 1:
-            name, _ = _matching(groups[prefix], source, zoo)
-            found |= {prefix: name} if name else {}
-    return found
-
-
-def _ends(match: re.Match[str]) -> list[int]:
-    return [match.start(1) + part.end() for part in re.finditer(PREFIX, match[1])]
-
-
-def _behind(prefix: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    return {k.removeprefix(prefix): value for k, value in table.items() if k.startswith(prefix)}
 
 
 def _unknown(keys: Keys, zoo: Registry) -> str:

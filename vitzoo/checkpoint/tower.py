@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FORMAT = "checkpoint format"
 OWN_KEYS = "timm"  # the format that does not rename keys
-DEPTH = 4  # of tables in a config, and of names in a prefix
+DEPTH = 4  # of tables in a config
 
 
 @dataclass(frozen=True)
@@ -32,22 +32,13 @@ class Tower:
     config: Config
     formats: tuple[str, ...]
 
-    def groups(self, keys: Keys, zoo: Registry) -> dict[str, str]:
-        """Return the prefixes behind which keys are those of the tower, each with its format.
+    def matching(self, zoo: Registry) -> Callable[[Keys], str]:
+        """Return a function that returns the format of keys that are those of the tower."""
 
-        Of nested prefixes it is the longest, because formats ignore other parts of some models.
-        """
-        groups: dict[str, list[str]] = {}
-        for key in keys:
-            for prefix in _prefixes(key):
-                groups.setdefault(prefix, []).append(key.removeprefix(prefix))
-        found: dict[str, str] = {}
-        for prefix in sorted(groups, key=len, reverse=True):
-            if not any(longer.startswith(prefix) for longer in found):
-                names = (n for n in self.formats if zoo.part(FORMAT, n).matches(groups[prefix]))
-                if name := next(names, ""):
-                    found[prefix] = name
-        return found
+        def name_of(keys: Keys) -> str:
+            return next((n for n in self.formats if zoo.part(FORMAT, n).matches(keys)), "")
+
+        return name_of
 
 
 def tower_of(config: Config, zoo: Registry) -> Tower | None:
@@ -104,12 +95,3 @@ def _nested(config: Config, before: str, depth: int) -> Iterator[tuple[str, Mapp
             if isinstance(table.get("model_type"), str):
                 yield f"{before}{key}", table
             yield from _nested(table, f"{before}{key}.", depth - 1)
-
-
-def _prefixes(key: str) -> Iterator[str]:
-    """Yield the beginnings of a key, up to the number of a block."""
-    parts = key.split(".")[:-1][:DEPTH]
-    for count, part in enumerate(parts, 1):
-        if part.isdigit():
-            return
-        yield ".".join(parts[:count]) + "."

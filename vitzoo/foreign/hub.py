@@ -236,7 +236,9 @@ def files_at(address: str) -> list[HubFile]:
     return weights + [at(parent + slash + name, small=True) for name in SIDECARS]
 
 
-def shards_of(index: HubFile, config: Config, zoo: Registry) -> list[HubFile]:
+def shards_of(
+    index: HubFile, config: Config, zoo: Registry, prefix: str | None = None
+) -> list[HubFile]:
     """Return the files of an index that hold tensors of the network, with their pins.
 
     They are of the commit of the index, which is fetched; their sizes are logged.
@@ -245,6 +247,7 @@ def shards_of(index: HubFile, config: Config, zoo: Registry) -> list[HubFile]:
         index: the index on the Hub, with its pin.
         config: the configs beside it.
         zoo: the registry.
+        prefix: as in `identified`.
 
     Raises:
         CheckpointError: the index is damaged, or its keys are not those of one network.
@@ -254,8 +257,8 @@ def shards_of(index: HubFile, config: Config, zoo: Registry) -> list[HubFile]:
 
     with os.fdopen(obtain(index)[0], "rb") as opened:
         weight_map = read_index(opened.fileno(), index.label)
-    prefix, _ = place_of(weight_map.keys(), config, index.label, zoo)
-    names = {shard for key, shard in weight_map.items() if key.startswith(prefix)}
+    place = place_of(weight_map.keys(), config, index.label, zoo, prefix)
+    names = {weight_map[key] for key in place.keys.values()}
     _, *found = together([index, *(index.beside(name) for name in sorted(names))])
     if absent := next((one for one in found if one.pin.absent), None):
         raise EntryNotFound(

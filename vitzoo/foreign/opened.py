@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from vitzoo.store.hub_file import HubFile
 
 
-def open_unregistered(address: str | os.PathLike[str], zoo: Registry) -> Checkpoint:
+def open_unregistered(
+    address: str | os.PathLike[str], zoo: Registry, prefix: str | None = None
+) -> Checkpoint:
     """Open a file without registry entry: a path, or an address on the Hub."""
     if not on_hub(address):
         return described(open_described(Path(address)), zoo)
-    return open_address(at_hub(str(address)), zoo)
+    return open_address(at_hub(str(address)), zoo, prefix)
 
 
 def open_described(path: Path) -> Checkpoint:
@@ -47,13 +49,18 @@ def at_hub(address: str) -> tuple[Sidecars, HubFile]:
     return sidecars_at(address)
 
 
-def open_address(found: tuple[Sidecars, HubFile], zoo: Registry) -> Checkpoint:
-    """Open the weights file of an address on the Hub, with its sidecars."""
+def open_address(
+    found: tuple[Sidecars, HubFile], zoo: Registry, prefix: str | None = None
+) -> Checkpoint:
+    """Open the weights file of an address on the Hub, with its sidecars.
+
+    Of an index, these are the files with the network, see `shards_of`.
+    """
     sidecars, file = found
     from vitzoo.foreign.hub import announce, shards_of
 
     if file.is_index:
-        shards = shards_of(file, sidecars.config, zoo)
+        shards = shards_of(file, sidecars.config, zoo, prefix)
         return _beside(open_hub_shards(file, shards), sidecars)
     if tower_of(sidecars.config, zoo):
         announce([file], "the file has a larger model, and is needed whole to verify its tower")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from vitzoo.formats.keymap import (
 )
 from vitzoo.schema.spec import Spec
 
+CLASSIFIER = re.compile(r"head\.(?!pre_logits\.)(\w+\.)?(weight|bias)")  # of the model
 Keys = Collection[str]
 Rule = str | Callable[[Tensors], bool]
 
@@ -46,6 +48,9 @@ class Format:
         file_prefixes: prefixes of which all keys of the network may have one: the first with which
             the key `anchor` is in the file.
         anchor: a key that every file has.
+        pooled: whether a classifier beside pre-logits may read either these or the class token.
+        linear_head: beginning of the keys of a classifier of one linear layer, by which a layer is
+            read that stands beside a network; by default that of the model.
         training: beginnings of keys that are ignored in a file with such a prefix.
         beside: beginnings of ignored keys of other parts of a larger model, such as a text tower;
             their tensors are not read into memory.
@@ -73,6 +78,8 @@ class Format:
     ignored: Sequence[str] = ()
     file_prefixes: Sequence[str] = ()
     anchor: str = ""
+    pooled: bool = False
+    linear_head: str = "head."
     training: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
     configs: Mapping[str, ConfigTable] = field(default_factory=dict)
@@ -109,6 +116,17 @@ class Format:
         return fits(self.ignored, plain) or any(
             keymap.knows(plain) for keymap in (self.keymap, *self.keymaps.values())
         )
+
+    def targets(self, key: str) -> list[str]:
+        """Return the keys of the model that the key maps state for a key of a file."""
+        plain = key.removeprefix(next((p for p in self.file_prefixes if key.startswith(p)), ""))
+        maps = (self.keymap, *self.keymaps.values())
+        return [name for keymap in maps for name in keymap.targets(plain)]
+
+    def reads_classifier(self, key: str) -> bool:
+        """Return whether a key of a file is that of a classifier, not of its pre-logits."""
+        own = [key] if self.keymap.others else []
+        return any(map(CLASSIFIER.fullmatch, (*own, *self.targets(key))))
 
     def to_model(self, tensors: Tensors) -> dict[str, Tensor]:
         """Return the tensors of a file under the keys of the model.

@@ -115,6 +115,10 @@ class KeyMap:
         headed = self.bare and any(key.startswith(self.bare) for key in written)
         return prefixed(written, self.prefixes[0] if headed else "", self.bare)
 
+    def targets(self, key: str) -> list[str]:
+        """Return the keys of the model that a key of the checkpoint is, or is a part of."""
+        return [name for _, names in self._reading.of(self.plain(key)) for name in names]
+
     def knows(self, key: str) -> bool:
         """Return whether a row has a key, as a key of the checkpoint or of the model."""
         return any(True for rows in (self._reading, self._writing) for _ in rows.of(key))

@@ -36,6 +36,7 @@ torchvision = Format(
     "torchvision",
     keymap=LINEAR,
     keymaps={"pre_logits.": replace(LINEAR, stem={**LINEAR.stem, "heads.head.": "head.fc."})},
+    linear_head="heads.head.",
     marks=("conv_proj.weight", f"{BLOCK.format(0)}self_attention.in_proj_weight"),
     defaults={
         "block": {"activation": "gelu", "norm_eps": 1e-6},

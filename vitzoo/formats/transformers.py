@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vitzoo.formats.base import Format
@@ -164,6 +164,11 @@ POOLED = (  # classes with a tanh layer after the class token
 )
 POOLER = "pooler.dense.weight"
 CLASSIFIER = "ForImageClassification"  # in the name of a class
+SHOWN = {  # a class by a tensor that only its files have
+    "distillation_classifier.weight": f"DeiT{CLASSIFIER}WithTeacher",
+    "classifier.weight": f"ViT{CLASSIFIER}",
+    POOLER: POOLED[0],
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,27 +246,61 @@ def is_classifier(config: Config) -> bool:
     return any(CLASSIFIER in name for name in architectures(config))
 
 
+def with_class(config: Config, shapes: Mapping[str, tuple[int, ...]]) -> Config:
+    """Return a config with the class that wrote it, which the tensors of its file show.
+
+    The config of another library, and one that names its class, are returned as they are.
+
+    Args:
+        config: the `config.json` beside the file.
+        shapes: of the tensors, by the keys of the format without prefix.
+    """
+    if architectures(config) or not isinstance(config.get("model_type"), str):
+        return config
+    shown = next((name for key, name in SHOWN.items() if key in shapes), "")
+    if not shown or "architecture" in config:
+        return config
+    found = {**config, "architectures": [shown]}
+    for key in SHOWN:
+        if key in shapes and CLASSIFIER in shown and shapes[key]:
+            found["num_labels"] = shapes[key][0]
+            table = found.get("id2label")
+            if isinstance(table, Mapping) and len(table) != shapes[key][0]:
+                del found["id2label"]
+    return found
+
+
 def classes_of(config: Config) -> int:
     """Return the number of classes of a config; transformers has two unless it states another."""
     table, count = config.get("id2label"), config.get("num_labels", 2)
     return count_of("num_labels", len(table) if isinstance(table, Mapping) else count)
 
 
+def _on_pooler(tensors: Tensors) -> bool:
+    """Return whether a file has a classifier beside a pooler, which no class of the library has."""
+    plain = {VIT_KEYS.plain(key) for key in tensors}
+    return {POOLER, "classifier.weight"} <= plain
+
+
+VIT_KEYS = KeyMap(
+    {
+        **TRANSFORMERS_STEM,
+        "embeddings.position_embeddings": "pos_embed",
+        "pooler.dense.": "head.pre_logits.",
+        "classifier.": "head.",
+    },
+    {**TRANSFORMERS_LAYER, TRANSFORMERS_QKV: "attn.qkv."},
+    "encoder.layer.{}.",
+    aliases=RELEASE_5,
+    prefixes=("vit.", "ijepa.", "dpt.", "flava.image_model.", "image_model.", "flava."),
+    bare=("classifier.",),
+)
 transformers_vit = TransformersFormat(
     "transformers_vit",
-    keymap=KeyMap(
-        {
-            **TRANSFORMERS_STEM,
-            "embeddings.position_embeddings": "pos_embed",
-            "pooler.dense.": "head.pre_logits.",
-            "classifier.": "head.",
-        },
-        {**TRANSFORMERS_LAYER, TRANSFORMERS_QKV: "attn.qkv."},
-        "encoder.layer.{}.",
-        aliases=RELEASE_5,
-        prefixes=("vit.", "ijepa.", "dpt.", "flava.image_model.", "image_model.", "flava."),
-        bare=("classifier.",),
-    ),
+    keymap=VIT_KEYS,
+    keymaps={_on_pooler: replace(VIT_KEYS, stem={**VIT_KEYS.stem, "classifier.": "head.fc."})},
+    pooled=True,
+    linear_head="classifier.",
     marks=(f"{PATCHES}weight", "encoder.layer.0.attention.attention.query.weight"),
     excludes=(
         "*relative_position_bias_table",  # of a BEiT

@@ -31,6 +31,7 @@ class Adaptation:
         fresh_pre_logits: whether new pre-logits replace those of the file, even of equal shape.
         in_chans: whether the patch kernel is adapted to another number of channels.
         resampling: setting that the report names if positions are interpolated.
+        pooled: whether a classifier on pre-logits may be one of the class token, see `Format`.
     """
 
     native_size: tuple[int, int] | None = None
@@ -39,6 +40,7 @@ class Adaptation:
     fresh_pre_logits: bool = False
     in_chans: bool = False
     resampling: str = ""
+    pooled: bool = False
 
     @classmethod
     def between(
@@ -93,14 +95,27 @@ def adapt(
         own = (f"patch_embed.{getattr(part, 'input_conv', 'proj.weight')}",)
         for name in own if foreign is None else foreign.input_convs:
             _change_channels(result, name, expected)
+    if adaptation.pooled and CLASSIFIERS[0] in expected:
+        _leave_pooler_out(result)
     if adaptation.fresh_head:
         heads = HEADS if foreign is None else foreign.classifiers
         new = {name for name in expected if name.startswith(heads)}
         if isinstance(model, VisionTransformer) and not adaptation.other_head:
             new = _classifier(model)
+        dropped = result.dropped
         _drop_head(result, expected, heads, new, pre_logits=adaptation.fresh_pre_logits)
+        result.dropped = [*dropped, *result.dropped]
         result.fresh = [name for name in expected if name in new - result.tensors.keys()]
     return result
+
+
+def _leave_pooler_out(result: Adapted) -> None:
+    """Give a linear head the classifier that a file has beside a pooler."""
+    tensors = result.tensors
+    if CLASSIFIERS[1] in tensors:
+        result.dropped += [name for name in tensors if name.startswith(PRE_LOGITS)]
+        moved = {name.replace("head.fc.", "head."): t for name, t in tensors.items()}
+        result.tensors = {name: t for name, t in moved.items() if name not in result.dropped}
 
 
 def _classifier(model: VisionTransformer) -> set[str]:

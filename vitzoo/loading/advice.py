@@ -1,21 +1,252 @@
-"""The arguments of `create` with which a file of another size fits, for messages."""
+"""What to do with a file that does not fit a model: the end of the message about its tensors.
+
+The first advice that fits counts. An argument of `create` comes with the whole call.
+"""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from vitzoo.formats.timm import HEADS
+from vitzoo.loading.adapt import PRE_LOGITS, Adapted
+from vitzoo.loading.assign import Slots
+from vitzoo.loading.fitting import fitting, main_shapes
 from vitzoo.network.model import VisionTransformer
-from vitzoo.text import px
+from vitzoo.registry.foreign_names import passing
+from vitzoo.schema.terms import AVG
+from vitzoo.text import fold, listed, px
 
-KERNEL = "patch_embed.proj.weight"
+if TYPE_CHECKING:
+    from vitzoo.checkpoint.checkpoint import Checkpoint
+    from vitzoo.registry.registry import Registry
+
+KERNEL, TABLE = "patch_embed.proj.weight", "pos_embed"
 FIRST = re.compile(r"blocks\.\d+\.mlp\.fc1\.(weight|bias)")  # gate and values in one matrix
 GATED = "an MLP with a gate, whose activation no config states (in vitzoo it is SiLU)"
+NORM, NORM_AFTER = ({f"{norm}.{key}" for key in ("weight", "bias")} for norm in ("norm", "fc_norm"))
+FRESH = re.compile(rf"head\.(?!{PRE_LOGITS.removeprefix('head.')})")  # a layer that may be new
+MOST = 3  # grids of one number of patches
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """A file that does not fit a model.
+
+    Args:
+        plan: its tensors by the names of the model, without data.
+        slots: where the tensors of the model are.
+        checkpoint: the open file.
+        zoo: the registry.
+        typed: the arguments of `create`.
+        missing, unexpected: names of tensors that only the model, or only the file, has.
+        unfit: names of tensors of another shape.
+    """
+
+    plan: Adapted
+    slots: Slots
+    checkpoint: Checkpoint
+    zoo: Registry
+    typed: Mapping[str, Any]
+    missing: list[str]
+    unexpected: list[str]
+    unfit: list[str]
+
+    @property
+    def classifiers(self) -> list[str]:
+        """Keys of the file that may be those of a classifier, and that are not read."""
+        inside = [name for name in self.unexpected if name.startswith(HEADS)]
+        return [*self.checkpoint.unread, *inside] or self._linear_layers()
+
+    def _linear_layers(self) -> list[str]:
+        """Return matrices beside the network that read its features."""
+        whole = getattr(self.checkpoint.container, "whole", self.checkpoint.container)
+        width = getattr(self.slots.model, "embed_dim", 0)
+        tables = ((key, whole.header.tensors.get(key)) for key in self.checkpoint.outside)
+        return [key for key, info in tables if info and info.shape[1:] == (width,)]
+
+    def shapes(self, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the shapes of a tensor in the file and in the model; empty if they are equal."""
+        if name not in self.unfit:
+            return (), ()
+        return tuple(self.plan.tensors[name].shape), tuple(self.slots.expected[name].shape)
+
+
+def advice(misfit: Misfit) -> str:
+    """Return the end of the message about a file that does not fit; empty if nothing is known."""
+    sizes = _stem, _patches, _width, _classifier, _arguments, _grid
+    steps = (*sizes, _head_or_variant, _unnamed_kernel)
+    return next(filter(None, (step(misfit) for step in steps)), "")
+
+
+def _stem(misfit: Misfit) -> str:
+    """Return what to do about tokens with a batch dimension, or a matrix of patches."""
+    for name in (TABLE, "cls_token"):
+        found, own = misfit.shapes(name)
+        if len(found) == len(own) == 3 and found[::2] != own[::2] and found[2] == own[2]:
+            return (
+                f"; {name} has a batch dimension of {found[0]}, expected {own[0]}, the same for "
+                f"every image: train and save it with the shape {own}"
+            )
+        if found and found == own[1:]:
+            return f"; {name} has no batch dimension, expected {own}: store {name}[None]"
+    kernel, own = misfit.shapes(KERNEL)
+    if len(kernel) == 2 and len(own) == 4 and kernel[1] == own[1] * own[2] * own[3]:
+        return (
+            "; a linear layer reads flattened patches, and its shape does not show their order; "
+            f"for that of nn.Unfold, store weight.reshape{own}"
+        )
+    return ""
+
+
+def _patches(misfit: Misfit) -> str:
+    """Return what to do about patches of another size."""
+    kernel, own = misfit.shapes(KERNEL)
+    same = len(kernel) == len(own) == 4 and kernel[0] == own[0] and kernel[2:] != own[2:]
+    others = {name for name in misfit.unfit if not name.startswith(HEADS)} - {KERNEL, TABLE}
+    if not same or others:
+        return ""
+    sizes, (height, width) = (kernel[2], kernel[3]), own[2:]
+    fix = _with_spec(misfit.typed, patch_size=sizes[0] if sizes[0] == sizes[1] else list(sizes))
+    return (
+        f"{fitting(misfit.plan.tensors, misfit.zoo)}; the file has patches of {px(sizes)} px, the "
+        f"model of {px((height, width))} px{fix}; vitzoo does not resample patch kernels. For "
+        "patches of another size, store the kernel that "
+        f"timm.layers.resample_patch_embed(kernel, [{height}, {width}]) returns, as FlexiViT "
+        "(arXiv:2212.08013) does"
+    )
+
+
+def _with_spec(typed: Mapping[str, Any], **changes: Any) -> str:
+    """Return the advice to create the same network with a changed spec."""
+    name = typed.get("name")
+    if isinstance(name, str) and not re.search(r"[:./\\]", name):
+        name = {"variant": name}
+    if not isinstance(name, Mapping):
+        return f": create a network with {', '.join(f'{k} = {v}' for k, v in changes.items())}"
+    return f": {passing({**typed, 'name': {**name, **changes}}, {}).partition(': ')[2]}"
+
+
+def _classifier(misfit: Misfit) -> str:
+    """Return what to do about a classifier in the file that the model does not have."""
+    lacks = [name for name in misfit.missing if FRESH.match(name)]
+    others = [name for name in misfit.unexpected if not name.startswith(HEADS)]
+    own = [name for name in (*misfit.missing, *misfit.unfit) if not name.startswith(HEADS)]
+    if others or own or not misfit.classifiers or len(lacks) < len(misfit.missing):
+        return ""
+    classes = getattr(misfit.slots.model, "num_classes", 0)
+    features = passing(misfit.typed, {"num_classes": 0})
+    new = passing(misfit.typed, {"num_classes": classes}) if classes else ""
+    linear = (
+        "If it is one linear layer on the features, store it as head.weight and head.bias. "
+        if lacks
+        else ""
+    )
+    return (
+        f"; the file has what may be its classifier, {listed(fold(misfit.classifiers), 5)}, and no "
+        f"tensor shows what it computes. {linear}For the features without it, {features}"
+        + (f". For a new classifier, {new}" if new else "")
+    )
+
+
+def _width(misfit: Misfit) -> str:
+    """Return what to do about a classifier that does not read the features."""
+    found, own = misfit.shapes("head.weight")
+    if len(found) != 2 or found[1:] == own[1:] or {*misfit.unfit} - {"head.weight", "head.bias"}:
+        return ""
+    return (
+        f"; the classifier of the file reads {found[1]} numbers, not the {own[1]} features, such "
+        "as the outputs of another layer; for a new classifier, "
+        f"{passing(misfit.typed, {'num_classes': own[0]})}"
+    )
+
+
+def _arguments(misfit: Misfit) -> str:
+    """Return the arguments that the tensors would fit."""
+    missing, unexpected, unfit = misfit.missing, misfit.unexpected, misfit.unfit
+    after = set(unexpected) == NORM_AFTER and NORM.issubset(missing)
+    missing = [name for name in missing if not (after and name in NORM)]
+    if (unexpected and not after) or not (missing or unfit or after):
+        return ""
+    plan, slots = misfit.plan, misfit.slots
+    words, arguments = needed(plan.tensors, slots.expected, unfit, slots.model)
+    if unfit and not arguments:
+        return ""
+    fresh = ""
+    if after:
+        words = " and ".join(filter(None, (words, "a mean that is normalised (timm's pool 'avg')")))
+        arguments |= {"pool": AVG}
+    if missing:
+        heads = (name.startswith("head.") for name in plan.tensors)
+        if any(heads) or not all(FRESH.match(name) for name in missing):
+            return ""
+        unread = listed(fold(misfit.classifiers), 5)
+        what = f"a classifier that vitzoo does not read ({unread})" if unread else "no classifier"
+        words = " and ".join(filter(None, (words, what)))
+        arguments |= {"num_classes": 0}
+        fresh = "; another num_classes gives a new classifier"
+    return f"; the file is for {words}: {passing(misfit.typed, arguments)}{fresh}" if words else ""
+
+
+def _grid(misfit: Misfit) -> str:
+    """Return what to do about a table of positions of another grid, which is no square."""
+    found, own = misfit.shapes(TABLE)
+    model = misfit.slots.model
+    if misfit.missing or misfit.unexpected or {*misfit.unfit} != {TABLE}:
+        return ""
+    if not isinstance(model, VisionTransformer) or len(found) != 3 or found[2:] != own[2:]:
+        return ""
+    patches = math.prod(model.grid_size)
+    prefix = own[1] - patches
+    what = f"; pos_embed has {found[1]} rows, the model has {patches} patches and {prefix} more"
+    if prefix and found[1] == patches:
+        part = {"name": "learned", "prefix": False}
+        fix = passing(misfit.typed, {"pos_embed": part})
+        return f"{what}, for prefix tokens; if these have no positions in your network, {fix}"
+    count = found[1] - prefix
+    sides = [n for n in range(math.isqrt(max(0, count)), 1, -1) if count % n == 0][:MOST]
+    if not sides:
+        return f"{what}; no grid of patches has {count}: name the network that the file is of"
+    (height, width), (down, across) = model.image_size, model.grid_size
+    rows, columns = height // down, width // across
+    sizes = ", ".join(f"({n * rows}, {count // n * columns})" for n in sides)
+    return (
+        f"{what}, and no tensor shows the sides of a grid of {count}; pass the (height, width) of "
+        f"the images that it was trained on: image_size= one of {sizes}, or the reverse"
+    )
+
+
+def _head_or_variant(misfit: Misfit) -> str:
+    """Return a head or a variant that the tensors would fit."""
+    differ = (*misfit.missing, *misfit.unexpected, *misfit.unfit)
+    if not all(name.startswith("head.") for name in differ):
+        tensors = misfit.plan.tensors
+        same = main_shapes(tensors) == main_shapes(misfit.slots.expected)
+        return "" if same else fitting(tensors, misfit.zoo)
+    if any(name.startswith(PRE_LOGITS) for name in (*misfit.missing, *misfit.unfit)):
+        return (
+            "; pre-logits are newly initialised only for head=: pass head='linear' for a head "
+            "without them, or head= with the name of this head"
+        )
+    return ""
+
+
+def _unnamed_kernel(misfit: Misfit) -> str:
+    """Return what to do about a patch embedder that does not name its kernel."""
+    for name in misfit.unfit if misfit.plan.unnamed else ():
+        shape, wanted = misfit.shapes(name)
+        own = name.removeprefix("patch_embed.")
+        if own != name and len(shape) == 4 and (shape[0], *shape[2:]) == (wanted[0], *wanted[2:]):
+            return (
+                "; to adapt this kernel to other in_chans, the patch embedder needs an attribute "
+                f"input_conv = {own!r}"
+            )
+    return ""
 
 
 def needed(

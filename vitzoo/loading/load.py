@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vitzoo import settings
 from vitzoo.checkpoint.containers import Tensors
 from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.errors import CheckpointError
-from vitzoo.loading.adapt import LOADABLE, PRE_LOGITS, Adaptation, Adapted, adapt, fresh_head
+from vitzoo.loading.adapt import LOADABLE, Adaptation, Adapted, adapt, fresh_head
 from vitzoo.loading.assign import Slots
 from vitzoo.network.model import VisionTransformer
 from vitzoo.parts.shapes import Shapes
 from vitzoo.plugin.guard import note_of
 from vitzoo.report import LoadReport
-from vitzoo.schema.terms import AVG
 from vitzoo.store.stamp import Stamps
 from vitzoo.text import fold, listed
 
 if TYPE_CHECKING:
     from vitzoo.checkpoint.checkpoint import Checkpoint
     from vitzoo.registry.registry import Registry
-
-NORM, NORM_AFTER = ({f"{norm}.{key}" for key in ("weight", "bias")} for norm in ("norm", "fc_norm"))
-FRESH = re.compile(rf"head\.(?!{PRE_LOGITS.removeprefix('head.')})")  # a layer that may be new
 
 
 def load(
@@ -51,10 +46,11 @@ def load(
     """
     checkpoint, slots = identified(checkpoint, zoo), Slots(model)
     layout = format_of(checkpoint, zoo)
+    adaptation = replace(adaptation, pooled=layout.pooled)
     hollow = checkpoint.shapes(layout)
     with Shapes():
         plan = adapt(hollow, model, slots.expected, adaptation)
-    check(plan, slots, checkpoint.source, zoo, note_of(layout), typed or {})
+    check(plan, slots, checkpoint, zoo, note_of(layout), typed or {})
 
     ignored = layout.ignored_keys(checkpoint.header.tensors)
     found = checkpoint.tensors(unread=[n for n in ignored if n.startswith(layout.beside)])
@@ -122,7 +118,12 @@ def _check_values(found: Tensors, checkpoint: Checkpoint) -> None:
 
 
 def check(
-    plan: Adapted, slots: Slots, source: str, zoo: Registry, note: str, typed: Mapping[str, Any]
+    plan: Adapted,
+    slots: Slots,
+    checkpoint: Checkpoint,
+    zoo: Registry,
+    note: str,
+    typed: Mapping[str, Any],
 ) -> None:
     """Raise CheckpointError, with all problems, unless adapted tensors without data fit a model.
 
@@ -141,104 +142,19 @@ def check(
         for name, (found, own) in both.items()
         if found.dtype not in (LOADABLE if own.is_floating_point() else (own.dtype,))
     ]
-    hint = _odd_stem({name: both[name] for name in unfit})
-    hint = hint or _arguments(plan, slots, missing, unexpected, unfit, typed)
-    hint = hint or _hint(plan, expected, missing, unexpected, unfit, zoo)
+    hint = ""
+    if missing or unexpected or unfit:
+        from vitzoo.loading.advice import Misfit, advice
+
+        hint = advice(Misfit(plan, slots, checkpoint, zoo, typed, missing, unexpected, unfit))
     raise_if(
-        source,
+        checkpoint.source,
         ("missing", missing),
         ("unexpected", unexpected),
         ("with another shape", shapes),
         ("of a type that weights do not have", types),
-        hint=(hint or _unnamed_kernel(plan, expected, unfit)) + note,
+        hint=hint + note,
     )
-
-
-def _arguments(
-    plan: Adapted,
-    slots: Slots,
-    missing: list[str],
-    unexpected: list[str],
-    unfit: list[str],
-    typed: Mapping[str, Any],
-) -> str:
-    """Return the end of a message, with arguments that the tensors would fit."""
-    after = set(unexpected) == NORM_AFTER and NORM.issubset(missing)
-    missing = [name for name in missing if not (after and name in NORM)]
-    if (unexpected and not after) or not (missing or unfit or after):
-        return ""
-    from vitzoo.loading.advice import needed
-    from vitzoo.registry.foreign_names import passing
-
-    words, arguments = needed(plan.tensors, slots.expected, unfit, slots.model)
-    if unfit and not arguments:
-        return ""
-    fresh = ""
-    if after:
-        words = " and ".join(filter(None, (words, "a mean that is normalised (timm's pool 'avg')")))
-        arguments |= {"pool": AVG}
-    if missing:
-        heads = (name.startswith("head.") for name in plan.tensors)
-        if any(heads) or not all(FRESH.match(name) for name in missing):
-            return ""
-        words = " and ".join(filter(None, (words, "no classifier")))
-        arguments |= {"num_classes": 0}
-        fresh = "; another num_classes gives a new classifier"
-    return f"; the file is for {words}: {passing(typed, arguments)}{fresh}" if words else ""
-
-
-def _odd_stem(unfit: Mapping[str, tuple[Tensor, Tensor]]) -> str:
-    """Return the end of a message about tokens with a batch dimension, or a matrix of patches."""
-    shapes = {name: [tuple(tensor.shape) for tensor in pair] for name, pair in unfit.items()}
-    for name in ("pos_embed", "cls_token"):
-        found, own = shapes.get(name, [(), ()])
-        if len(found) == len(own) == 3 and found[::2] != own[::2] and found[2] == own[2]:
-            return (
-                f"; {name} has a batch dimension of {found[0]}, expected {own[0]}, the same for "
-                f"every image: train and save it with the shape {own}"
-            )
-    kernel, own = shapes.get("patch_embed.proj.weight", [(), ()])
-    if len(kernel) == 2 and len(own) == 4 and kernel[1] == own[1] * own[2] * own[3]:
-        return (
-            "; a linear layer reads flattened patches, and its shape does not show their order; "
-            f"for that of nn.Unfold, store weight.reshape{own}"
-        )
-    return ""
-
-
-def _hint(
-    plan: Adapted,
-    expected: Mapping[str, Tensor],
-    missing: list[str],
-    unexpected: list[str],
-    unfit: list[str],
-    zoo: Registry,
-) -> str:
-    """Return the end of a message, with a head or a variant that the tensors would fit."""
-    if not all(name.startswith("head.") for name in (*missing, *unexpected, *unfit)):
-        from vitzoo.loading.fitting import fitting, main_shapes
-
-        same = main_shapes(plan.tensors) == main_shapes(expected)
-        return "" if same else fitting(plan.tensors, zoo)
-    if any(name.startswith(PRE_LOGITS) for name in (*missing, *unfit)):
-        return (
-            "; pre-logits are newly initialised only for head=: pass head='linear' for a head "
-            "without them, or head= with the name of this head"
-        )
-    return ""
-
-
-def _unnamed_kernel(plan: Adapted, expected: Mapping[str, Tensor], unfit: list[str]) -> str:
-    """Return the end of a message about a patch embedder that does not name its kernel."""
-    for name in unfit if plan.unnamed else ():
-        shape, wanted = tuple(plan.tensors[name].shape), tuple(expected[name].shape)
-        own = name.removeprefix("patch_embed.")
-        if own != name and len(shape) == 4 and (shape[0], *shape[2:]) == (wanted[0], *wanted[2:]):
-            return (
-                "; to adapt this kernel to other in_chans, the patch embedder needs an attribute "
-                f"input_conv = {own!r}"
-            )
-    return ""
 
 
 def raise_if(source: str, *groups: tuple[str, list[str]], hint: str = "") -> None:

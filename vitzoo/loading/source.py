@@ -17,6 +17,7 @@ from vitzoo.checkpoint.saved import Trunk, fix
 from vitzoo.errors import (
     CheckpointError,
     HashMismatch,
+    InvalidOption,
     UnknownName,
     WeightsUnavailable,
     short_repr,
@@ -26,6 +27,7 @@ from vitzoo.foreign.changes import changed
 from vitzoo.foreign.opened import at_hub, open_address, open_unregistered
 from vitzoo.foreign.overrides import Overrides, fixed, of_entry, of_file, stated_by
 from vitzoo.formats.timm import HEADS
+from vitzoo.formats.transformers import with_class
 from vitzoo.loading.request import Request, differences
 from vitzoo.log import log
 from vitzoo.plugin.guard import note_of
@@ -45,6 +47,11 @@ if TYPE_CHECKING:
 
 FORMAT = "checkpoint format"
 PRE_LOGITS = ("tanh", "mlp")  # heads with a layer before the classifier
+ON_POOLER = {"head.pre_logits.weight", "head.fc.weight"}  # a classifier and a pooler below it
+POOLER = (
+    "head = tanh: the file has a classifier and a pooler (pooler.dense), and no tensor shows "
+    "whether the classifier reads it; pass head='linear' for a classifier of the class token"
+)
 
 
 class WeightsSource(ABC):
@@ -79,6 +86,14 @@ class WeightsSource(ABC):
     def opened(self) -> Checkpoint:
         """Return the open file; fetch and verify it first if necessary."""
 
+    @abstractmethod
+    def behind(self, prefix: str) -> WeightsSource:
+        """Return the source of the network whose keys in the file have a prefix.
+
+        Raises:
+            InvalidOption: the file has one network, whose keys have no prefix.
+        """
+
 
 @dataclass(frozen=True)
 class RegisteredWeights(WeightsSource):
@@ -88,6 +103,10 @@ class RegisteredWeights(WeightsSource):
     variant: Variant
     row: Weights
     zoo: Registry
+    prefix: str | None = None
+
+    def behind(self, prefix: str) -> WeightsSource:
+        return replace(self, prefix=prefix)
 
     def trained(self, changes: Mapping[str, Any]) -> Spec:
         found = of_entry(self.row, self.zoo)
@@ -99,7 +118,8 @@ class RegisteredWeights(WeightsSource):
         return _not_as_authors(trained, self.variant, self.zoo)
 
     def opened(self) -> Checkpoint:
-        return open_registered(self.variant, self.row, self.zoo)
+        checkpoint = open_registered(self.variant, self.row, self.zoo)
+        return checkpoint if self.prefix is None else identified(checkpoint, self.zoo, self.prefix)
 
 
 @dataclass(frozen=True)
@@ -109,6 +129,9 @@ class SavedModel(WeightsSource):
     spec: Spec
     checkpoint: Checkpoint
     keeps_dtype = True
+
+    def behind(self, prefix: str) -> WeightsSource:
+        raise _no_prefix(prefix, self.checkpoint.source)
 
     def trained(self, changes: Mapping[str, Any]) -> Spec:
         return self.spec
@@ -130,6 +153,10 @@ class SavedClassifier(WeightsSource):
     trunk: Trunk
     given: str | os.PathLike[str] | None
     zoo: Registry
+    prefix: str | None = None
+
+    def behind(self, prefix: str) -> WeightsSource:
+        return replace(self, prefix=prefix)  # of the trunk
 
     def trained(self, changes: Mapping[str, Any]) -> Spec:
         return self.spec
@@ -149,12 +176,12 @@ class SavedClassifier(WeightsSource):
                 raise CheckpointError(
                     f"{needs}; weights={short_repr(os.fspath(self.given))} is no file; {other}"
                 )
-            return identified(open_unregistered(self.given, self.zoo), self.zoo)
+            return self._identified(open_unregistered(self.given, self.zoo, self.prefix))
         if not trunk.weights:
             path = Path(where).with_name(trunk.file or "?")
             if not path.is_file():
                 raise CheckpointError(f"{needs}, which are not in the same folder; {other}")
-            return identified(open_unregistered(path, self.zoo), self.zoo)
+            return self._identified(open_unregistered(path, self.zoo))
         if on_hub(trunk.weights):  # what a file states alone is not fetched
             raise CheckpointError(
                 f"{needs}; pass the address: --weights {trunk.weights} (weights=)"
@@ -167,7 +194,10 @@ class SavedClassifier(WeightsSource):
             raise CheckpointError(f"{needs}: {error.args[0]}; {other}") from error
         if row.sha256 not in ("", trunk.sha256):
             raise HashMismatch(f"{needs}; the registry has sha256 {row.sha256}; {other}")
-        return identified(open_registered(variant, row, self.zoo), self.zoo)
+        return self._identified(open_registered(variant, row, self.zoo))
+
+    def _identified(self, checkpoint: Checkpoint) -> Checkpoint:
+        return identified(checkpoint, self.zoo, self.prefix)
 
 
 @dataclass(frozen=True)
@@ -178,6 +208,10 @@ class WeightsFile(WeightsSource):
     address: str | os.PathLike[str]
     zoo: Registry
     remote: bool = False
+    prefix: str | None = None
+
+    def behind(self, prefix: str) -> WeightsSource:
+        return replace(self, prefix=prefix)
 
     def opened(self) -> Checkpoint:
         return self._checkpoint
@@ -185,13 +219,15 @@ class WeightsFile(WeightsSource):
     @cached_property
     def _checkpoint(self) -> Checkpoint:
         if self.remote:
-            checkpoint = open_address(self._hub, self.zoo)
+            checkpoint = open_address(self._hub, self.zoo, self.prefix)
         else:
             checkpoint = open_unregistered(self.address, self.zoo)
         variant = self.request.variant
         if checkpoint.format is None and variant and variant.builder != CORE_BUILDER:
-            return of_own_builder(checkpoint)  # formats know only vitzoo's networks
-        return identified(checkpoint, self.zoo)
+            return of_own_builder(checkpoint, self.prefix)  # formats know only vitzoo's networks
+        if checkpoint.spec and self.prefix is not None:
+            raise _no_prefix(self.prefix, checkpoint.source)
+        return identified(checkpoint, self.zoo, self.prefix)
 
     @cached_property
     def _hub(self) -> tuple[Sidecars, HubFile]:
@@ -202,12 +238,21 @@ class WeightsFile(WeightsSource):
         return of_file(self._checkpoint, self.zoo, self.request.variant)
 
     @cached_property
+    def _heads(self) -> frozenset[str]:
+        """The names of the tensors of a head in the file."""
+        tensors = self._checkpoint.shapes(format_of(self._checkpoint, self.zoo))
+        return frozenset(name for name in tensors if name.startswith(HEADS))
+
+    @cached_property
     def _without_pre_logits(self) -> bool:
         """Whether the network has pre-logits, and the file has no tensor of a head."""
-        if self.request.base.head.name not in PRE_LOGITS:
-            return False
-        tensors = self._checkpoint.shapes(format_of(self._checkpoint, self.zoo))
-        return not any(name.startswith(HEADS) for name in tensors)
+        return self.request.base.head.name in PRE_LOGITS and not self._heads
+
+    @cached_property
+    def _on_pooler(self) -> bool:
+        """Whether the network has a linear head, and the file a classifier beside a pooler."""
+        layout, linear = format_of(self._checkpoint, self.zoo), self.request.base.head.name
+        return linear == "linear" and layout.pooled and self._heads >= ON_POOLER
 
     def trained(self, changes: Mapping[str, Any]) -> Spec:
         base = self.request.base
@@ -222,6 +267,8 @@ class WeightsFile(WeightsSource):
         if checkpoint.spec:
             return self._as_saved(checkpoint.spec, changes)
         layout, block = format_of(checkpoint, self.zoo), changes.get("block", {})
+        if self.request.address:
+            base = self._shown(base)
         self._overrides.check(checkpoint.source, {*block, *self.request.stated_block})
         if asked := {key: block[key] for key in layout.asks if key in block}:
             base = changed(base, {"block": asked})  # they are the weights' own
@@ -230,9 +277,17 @@ class WeightsFile(WeightsSource):
             _check_heads(checkpoint.source, heads, base, note_of(layout))
         if stated := stated_by(checkpoint.config, self.zoo, layout):
             base = self._check(stated, base, checkpoint.source, changes)
-        if self._without_pre_logits:
-            base = replace(base, head=PartSpec("linear"))
+        if self._without_pre_logits or self._on_pooler:
+            base = replace(base, head=PartSpec("tanh" if self._on_pooler else "linear"))
         return self._overrides.apply(base, self.zoo, self.request.variant)
+
+    def _shown(self, base: Spec) -> Spec:
+        """Return the network of a folder; its tensors show a head that its config does not name."""
+        found, layout = self._checkpoint, format_of(self._checkpoint, self.zoo)
+        shapes = {layout.keymap.plain(k): t.shape for k, t in found.header.tensors.items()}
+        config = with_class(found.config, shapes)
+        stated = stated_by(config, self.zoo, layout) if config is not found.config else None
+        return stated.spec() if stated else base
 
     def _check(self, stated: Stated, base: Spec, source: str, changes: Mapping[str, Any]) -> Spec:
         return stated.check(base, source, changes, self.request.passing)
@@ -246,6 +301,8 @@ class WeightsFile(WeightsSource):
         if self._without_pre_logits and "head" not in changes:
             head = self.request.base.head.name
             notes = (f"the file has no pre-logits (pooler): head = linear, not {head}", *notes)
+        if self._on_pooler and "head" not in changes:
+            notes = (POOLER, *notes)
         if "block" in fixed(self.request.variant):
             return notes
         if beside and (text := beside.unapplied(wanted)):
@@ -347,6 +404,14 @@ def _not_as_authors(trained: Spec, variant: Variant | None, zoo: Registry) -> st
     return (
         f"pos_embed.resample = {method}, not {usual} as in the authors' code, which "
         f"pos_embed={advice} gives"
+    )
+
+
+def _no_prefix(prefix: str, source: str) -> InvalidOption:
+    """Return the error about a prefix for a file of `vitzoo.save`."""
+    return InvalidOption(
+        f"{source} was written by vitzoo.save, so its keys have no prefix, got "
+        f"prefix={short_repr(prefix)}; leave prefix out"
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from enum import Enum
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
     from vitzoo.registry.registry import Registry
 
 ALTERNATIVES = 3  # networks that a message names
+WORD = re.compile(
+    r"(ViT_[A-Z]_\d\d_Weights\.)?(DEFAULT|IMAGENET1K_\w+)|default|imagenet|pretrained"
+)
 OWN_FILE = "weights='model.safetensors' or weights='hf://owner/repo@main/model.safetensors'"
 
 
@@ -28,6 +33,29 @@ def choose(variant: Variant, name: str | None, zoo: Registry) -> Weights:
         if weights.name == name or (name is None and weights.default):
             return weights
     raise WeightsUnavailable(*_unavailable(variant, name, zoo))
+
+
+def check_word(weights: object, variant: Variant | None, zoo: Registry) -> None:
+    """Raise WeightsUnavailable for a word with which another library names weights.
+
+    These are `DEFAULT` and the other members of torchvision's enumerations, also as objects, and
+    what similar functions take.
+    """
+    known = variant is not None and any(row.name == weights for row in variant.weights)
+    if known or not isinstance(weights, str | Enum) or not WORD.fullmatch(str(weights)):
+        return
+    from vitzoo.registry.foreign_names import create_call  # only for errors
+
+    what = f"weights={str(weights)!r} is a word of another library, such as torchvision"
+    if variant is None:
+        none = "a spec that names no variant has no registered weights"
+        raise WeightsUnavailable(f"{what}; {none}; pass a file: {OWN_FILE}")
+    if (row := variant.default_weights) is None:
+        raise WeightsUnavailable(*_unavailable(variant, None, zoo))
+    raise WeightsUnavailable(
+        f"{what}; the default weights of {variant.name} are {row.name!r}: "
+        f"{create_call(variant.name, pretrained=True)}; `vitzoo show {variant.name}` lists all"
+    )
 
 
 def _unavailable(variant: Variant, name: str | None, zoo: Registry) -> Iterator[str]:

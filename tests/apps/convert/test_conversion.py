@@ -664,3 +664,24 @@ def test_a_failed_conversion_names_its_target(tmp_path, saved, monkeypatch):
     says(said, target, "was not written", "is not safetensors")
     assert f".{target.name}" not in said.replace(str(target), "")
     assert not target.exists()
+
+
+@pytest.mark.parametrize("command", [True, False], ids=["command", "function"])
+def test_a_prefix_chooses_the_network_that_is_converted(tmp_path, small, randomise, command):
+    networks = {name: randomise(vitzoo.create(small)) for name in ("model.net.", "ema.net.")}
+    tensors = {p + key: t for p, net in networks.items() for key, t in net.state_dict().items()}
+    tensors = {key: t.clone() for key, t in tensors.items()} | {"ema.total_ops": torch.ones(1)}
+    path, out = tmp_path / "two.safetensors", tmp_path / "one.safetensors"
+    safetensors.torch.save_file(tensors, path)
+    with refuses(CheckpointError, path, "'ema.net.' (timm)", "'model.net.' (timm)", "--prefix"):
+        convert(path, "timm", out)
+    if command:
+        assert main(["convert", str(path), "--to", "timm", str(out), "--prefix", "ema."]) == 0
+    else:
+        done = convert(path, "timm", out, prefix="ema.")
+        assert "prefix = ema.net." in done.notes
+        assert "total_ops" in str(done.notes)
+    same(read(out), networks["ema.net."].state_dict())
+    assert main(["convert", "x.bin", str(out), "--from-pickle", "--prefix", "ema."]) == 2
+    with refuses(InvalidOption, "prefix", "text", "3"):
+        convert(path, "timm", out, prefix=3, force=True)

@@ -28,6 +28,7 @@ COLUMNS = ("target", "written", "kept", "renamed", "transposed", "split", "stack
     "--heads", type=int, help="Number of attention heads, if vitzoo cannot read it from IN."
 )
 @click.option("--variant", metavar="NAME", help="Variant whose weights IN contains.")
+@click.option("--prefix", metavar="PREFIX", help="Keys of the network, if IN has several networks.")
 @flag("--from-pickle", help="Write the tensors of a .pt, .pth or .bin file as safetensors.")
 @click.option("--key", metavar="ENTRY", help="Entry of the pickle, such as teacher or a.b.")
 @force_option
@@ -38,6 +39,7 @@ def convert_command(
     target: Path,
     heads: int | None,
     variant: str | None,
+    prefix: str | None,
     from_pickle: bool,
     key: str | None,
     force: bool,
@@ -61,9 +63,11 @@ def convert_command(
       vitzoo convert model.safetensors --to timm timm.safetensors
       vitzoo convert ViT-B_16.npz --to transformers_vit model.safetensors
       vitzoo convert vit_b16:augreg_in21k --to google B_16.npz
+      vitzoo convert lightning.safetensors --to timm timm.safetensors --prefix model_ema.
       vitzoo convert pytorch_model.bin model.safetensors --from-pickle
     """
-    _check(to, {"--heads": heads, "--variant": variant}, key, from_pickle=from_pickle)
+    others = {"--heads": heads, "--variant": variant, "--prefix": prefix}
+    _check(to, others, key, from_pickle=from_pickle)
     check_convert(to, target, force=force)
     check(source)
     from vitzoo.apps.convert.conversion import convert, convert_pickle
@@ -71,7 +75,9 @@ def convert_command(
     if to is None:
         done, compared = convert_pickle(source, target, key=key, force=force), ""
     else:
-        done = convert(source, to, target, num_heads=heads, variant=variant, force=force)
+        done = convert(
+            source, to, target, num_heads=heads, variant=variant, prefix=prefix, force=force
+        )
         compared = ", read back and compared: equal"
     say(
         f"{done.source}: read {done.read} tensors of the format {done.source_format}; wrote "

@@ -97,6 +97,7 @@ def convert(
     *,
     num_heads: int | None = None,
     variant: str | None = None,
+    prefix: str | None = None,
     force: bool = False,
 ) -> Conversion:
     """Write the weights of a file in the checkpoint format of another library.
@@ -110,6 +111,7 @@ def convert(
         target: path of the new file; `.npz` for Google's formats, `.safetensors` for the others.
         num_heads: number of attention heads, if a format needs it and the source does not state it.
         variant: registered name of the network of the source.
+        prefix: of the keys of the network, in a file with several, as in `create`.
         force: replace an existing file.
 
     Raises:
@@ -118,6 +120,7 @@ def convert(
             one of its tensors, or cannot describe its network.
     """
     check_types("convert", to=(to, "text"), variant=(variant, "text or None"))
+    check_types("convert", prefix=(prefix, "text or None"))
     check_types("convert", target=(target, "text or a path"))
     path = Path(target)
     check_convert(to, path, force=force)  # `writing_to` checks the path again
@@ -126,7 +129,7 @@ def convert(
     ending = layout.suffix
     if path.suffix != ending:
         raise InvalidOption(f"files of the format {to} end in {ending}, got {str(target)!r}")
-    opened = open_source(source, variant, zoo)
+    opened = open_source(source, variant, zoo, prefix)
     checkpoint = opened.checkpoint
     before = checkpoint.format or ""
     overrides.of_file(checkpoint, zoo).check(checkpoint.source, ())
@@ -246,22 +249,28 @@ def _write_whole(
     return len(tensors), (f"the tensors are those of {len(parts)} files",)
 
 
-def open_source(source: str | os.PathLike[str], variant: str | None, zoo: Registry) -> Source:
+def open_source(
+    source: str | os.PathLike[str],
+    variant: str | None,
+    zoo: Registry,
+    prefix: str | None = None,
+) -> Source:
     """Open the weights file of a path, of an address on the Hub, or of a variant."""
     named = None if variant is None else zoo.variant(variant)
     found = locate(source, zoo=zoo)
     if isinstance(found, Registered):
         file = HubFile.of(found.variant, found.row or choose(found.variant, None, zoo), zoo)
-        return Source(identified(open_hub_file(file), zoo), zoo, found.variant.spec, named)
+        checkpoint = identified(open_hub_file(file), zoo, prefix)
+        return Source(checkpoint, zoo, found.variant.spec, named)
     if not isinstance(found, str | Path):
         raise InvalidOption(
             f"expected weights in a file, got {describe(source)}; write them to one first: "
             "vitzoo.save(model, 'model.safetensors')"
         )
-    opened = open_unregistered(found, zoo)
+    opened = open_unregistered(found, zoo, prefix)
     if isinstance(found, Path):
         _check_whole(found)
-    checkpoint = identified(opened, zoo)
+    checkpoint = identified(opened, zoo, prefix)
     return Source(checkpoint, zoo, checkpoint.spec or (named.spec if named else None), named)
 
 
