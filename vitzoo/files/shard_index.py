@@ -88,7 +88,9 @@ def pickle_in(names: Iterable[str]) -> str:
     def order(name: str) -> tuple[object, ...]:
         return name.count("/"), not name.endswith(".json"), _file(name) != PICKLE, name
 
-    found = [name for name in names if PICKLE_INDEX.fullmatch(_file(name)) or name.endswith(PICKLES)]
+    found = [
+        name for name in names if PICKLE_INDEX.fullmatch(_file(name)) or name.endswith(PICKLES)
+    ]
     return min((name for name in found if not STATE.match(_file(name))), key=order, default="")
 
 
