@@ -280,6 +280,54 @@ def test_rows_of_a_damaged_parquet_file_are_what_they_were(tmp_path, monkeypatch
         assert left == right or left.split(" (")[0][:50] == right.split(" (")[0][:50]
 
 
+# Image processors that commit ee1f85a9 read as transformers does
+
+
+PROCESSORS = FIXTURES.with_name("ee1f85a9")
+READ = json.loads((PROCESSORS / "stated.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def processors(tmp_path, monkeypatch):
+    """The working directory: a copy of what that commit wrote."""
+    shutil.copytree(PROCESSORS, tmp_path / "files")
+    monkeypatch.chdir(tmp_path / "files")
+    return tmp_path / "files"
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_a_processor_stated_is_stated_as_it_was(processors, tmp_path, name):
+    text = json.dumps(READ[name]["processor"])
+    (processors / "folder" / "preprocessor_config.json").write_text(text)
+    model = vitzoo.create("folder/")
+    saved = vitzoo.save(vitzoo.create("folder/", image_size=8), tmp_path / "now.safetensors")
+    with safe_open(saved, "pt") as file:
+        metadata = json.loads(file.metadata()["vitzoo"])
+    assert metadata["preprocessing"] == READ[name]["preprocessing"]
+    for found in (model, saved):
+        predictor = vitzoo.Predictor(found)
+        assert predictor.fingerprint().to_data()["preprocessing"] == READ[name]["fingerprint"]
+        (row,) = predictor([Path("scans/0.png")])
+        np.testing.assert_allclose(row.outputs["pooled"], READ[name]["pooled"], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "model"), [("embedded", "folder/"), ("embedded_saved", "saved.safetensors")]
+)
+def test_a_folder_with_a_processor_is_continued_as_it_was(processors, name, model):
+    stored = processors / name / "part-000000.parquet"
+    written, before = stored.read_bytes(), pq.read_table(stored)
+    of_this_machine(processors / name, model)
+    same = stored.read_bytes() == written  # no other processor, torch or Pillow
+    same &= pq.read_metadata(stored).created_by.endswith(f" {pa.__version__}")
+    assert vitzoo.embed(model, "scans", name, workers=1).computed == 0
+    stored.unlink()
+    assert vitzoo.embed(model, "scans", name, workers=1).computed == before.num_rows
+    assert not same or stored.read_bytes() == written
+    now = pq.read_table(stored)["pooled"].to_pylist()
+    np.testing.assert_allclose(now, before["pooled"].to_pylist(), rtol=0, atol=1e-5)
+
+
 # The store
 
 

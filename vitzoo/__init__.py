@@ -107,6 +107,7 @@ if TYPE_CHECKING:
     )
     from vitzoo.report import LoadReport as LoadReport
     from vitzoo.saving import save as save
+    from vitzoo.schema.preprocessing import Preprocessing as Preprocessing
     from vitzoo.schema.rows import (
         CheckpointFormat as CheckpointFormat,
         DropPathPolicy as DropPathPolicy,
@@ -115,7 +116,6 @@ if TYPE_CHECKING:
         PatchEmbedder as PatchEmbedder,
         Pool as Pool,
         PositionEmbedding as PositionEmbedding,
-        Preprocessing as Preprocessing,
         Recipe as Recipe,
         Throughput as Throughput,
         Variant as Variant,
@@ -158,9 +158,10 @@ _NAMES = {
     "registry.registry": "describe plugins variants",
     "report": "LoadReport",
     "saving": "save",
+    "schema.preprocessing": "Preprocessing",
     "schema.rows": (
         "CheckpointFormat DropPathPolicy Head PaperResult PatchEmbedder Pool "
-        "PositionEmbedding Preprocessing Recipe Throughput Variant Weights"
+        "PositionEmbedding Recipe Throughput Variant Weights"
     ),
     "schema.spec": "BlockSpec PartSpec Spec",
 }

@@ -37,10 +37,12 @@ from vitzoo.registry.label_sets import known_labels
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.report import LoadReport
 from vitzoo.schema.kinds import PARTS
+from vitzoo.schema.preprocessing import Preprocessing, Stated
 from vitzoo.schema.reader import describe
-from vitzoo.schema.rows import Preprocessing, Variant
+from vitzoo.schema.rows import Variant
 from vitzoo.schema.spec import BlockSpec, Spec
 from vitzoo.schema.terms import AVG, CORE_BUILDER, TIMM_POOLS
+from vitzoo.text import px
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -71,6 +73,10 @@ INSTEAD = {  # of arguments of timm and transformers; {} is their value
     "num_labels": "pass num_classes={}",
     "torch_dtype": "pass dtype={}",
 }
+OTHER_SIZE = (
+    "images: their processor states inputs of {0} px and the network {1} px; vitzoo.transform "
+    "resizes and crops in proportion to {1} px, with dynamic=True or image_size= to {0} px"
+)
 Part = str | Mapping[str, Any] | nn.Module
 
 
@@ -223,7 +229,9 @@ def create(
         if source is None:
             report = LoadReport("random initialisation", reinitialised=tuple(model.state_dict()))
             model.to(device=device, dtype=dtype)
-            return _finish(model, wanted, report, request, request.preprocessing_of(wanted))
+            stated, notes = _preprocessing(None, request, wanted, call)
+            report = replace(report, assumed=(*report.assumed, *notes))
+            return _finish(model, wanted, report, request, stated)
 
         changes = _merged(request.changes, call)
         trained = source.trained(changes)
@@ -233,7 +241,7 @@ def create(
         model = _network(wanted, ready, request, zoo, dynamic, "meta")
         opened = source.opened()  # fetches the file, after all checks
         checkpoint = replace(request.described(opened), mapped=mmap)
-        preprocessing, note = _preprocessing(checkpoint, request, wanted)
+        preprocessing, note = _preprocessing(checkpoint, request, wanted, call)
         adaptation = Adaptation.between(
             trained,
             wanted,
@@ -340,15 +348,20 @@ def _built(
 
 
 def _preprocessing(
-    checkpoint: Checkpoint, request: Request, spec: Spec
-) -> tuple[Preprocessing | None, tuple[str, ...]]:
+    checkpoint: Checkpoint | None, request: Request, spec: Spec, call: Mapping[str, Any]
+) -> tuple[Stated | None, tuple[str, ...]]:
     """Return the preprocessing of the weights, or else that of the variant, and notes on it."""
-    found = checkpoint.preprocessing or request.preprocessing_of(spec)
-    if found is None or checkpoint.preprocessing:
+    stated = checkpoint.preprocessing if checkpoint else None
+    found = stated or request.preprocessing_of(spec)
+    if not isinstance(found, Preprocessing):
         return found, ()
-    statistics = f"mean {list(found.mean)}, std {list(found.std)}"
-    values = f"{statistics}, {found.interpolation}, crop_pct {found.crop_pct}, {found.crop_mode}"
-    return found, (f"preprocessing = that of {spec.variant}: {values}",)
+    notes: tuple[str, ...] = ()
+    if checkpoint and not stated:
+        notes = (f"preprocessing = that of {spec.variant}: {found.summary}",)
+    chosen = "image_size" in call or "image_size" in request.changes
+    if chosen or found.image_size in (None, spec.image_size):
+        return found.fitted(spec.image_size), notes
+    return found, (*notes, OTHER_SIZE.format(px(found.image_size), px(spec.image_size)))
 
 
 def _moved(model: nn.Module, device: torch.device | str | None) -> nn.Module:
@@ -362,7 +375,7 @@ def _finish(
     spec: Spec,
     report: LoadReport,
     request: Request,
-    preprocessing: Preprocessing | None,
+    preprocessing: Stated | None,
     checkpoint: Checkpoint | None = None,
 ) -> VisionTransformer:
     """Attach spec, report, classes and preprocessing to a model, and log its origin."""

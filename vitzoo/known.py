@@ -16,7 +16,7 @@ from vitzoo.network.wrappers import network_of
 from vitzoo.opening import Registered, is_model, locate, resolve
 from vitzoo.registry.label_sets import SETS, check_label_set, class_names, known_labels
 from vitzoo.registry.registry import registry
-from vitzoo.schema.rows import Preprocessing
+from vitzoo.schema.preprocessing import Stated
 from vitzoo.schema.spec import Spec
 
 if TYPE_CHECKING:
@@ -31,11 +31,13 @@ class Known:
         spec: the network.
         preprocessing: of its images, None if it is not known.
         labels: class names in the order of the logits, empty if they are not known.
+        dynamic: whether the model takes images of several sizes.
     """
 
     spec: Spec
-    preprocessing: Preprocessing | None = None
+    preprocessing: Stated | None = None
     labels: tuple[str, ...] = ()
+    dynamic: bool = False
 
 
 def known(name_or_model: object) -> Known:
@@ -53,7 +55,8 @@ def known(name_or_model: object) -> Known:
 
         model = network_of(found)
         preprocessing = check_preprocessing(getattr(model, "preprocessing", None))
-        return Known(model.spec, preprocessing, tuple(getattr(model, "labels", ())))
+        labels, dynamic = tuple(getattr(model, "labels", ())), getattr(model, "dynamic", False)
+        return Known(model.spec, preprocessing, labels, dynamic is True)
     request = resolve(name_or_model, zoo)
     spec, labels, row, variant = request.spec, request.labels, request.row, request.variant
     preprocessing = request.preprocessing_of(spec)
@@ -78,8 +81,13 @@ def transform(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
     native_size: bool | int | None = None,
+    scale: float | None = None,
+    bands: Sequence[int] | None = None,
 ) -> Transform:
-    """Return a function that maps an image (a path or a Pillow image) to a (c, h, w) input.
+    """Return a function that maps an image to a (c, h, w) input.
+
+    The image is a path, a Pillow image, or an array (h, w) or (h, w, bands) of uint8, uint16 or
+    floats.
 
     An argument that is None keeps the value of the weights; `image_size` that of the model.
 
@@ -89,15 +97,20 @@ def transform(
         image_size: (height, width) of the input in px, or one number for both.
         crop_pct: share of the resized image's shorter side that the crop keeps, in (0, 1].
         crop_mode: `center` (keep the aspect ratio, crop the middle) or `squash`.
-        interpolation: `nearest`, `bilinear`, `bicubic` or `lanczos`.
+        interpolation: `nearest`, `bilinear`, `bicubic`, `lanczos`, `box` or `hamming`.
         mean, std: one number per channel, for pixel values in [0, 1].
         native_size: resize each image to its own size instead, which keeps the aspect ratio and
             crops nothing, for `forward_packed` or a model with `dynamic`. A number is the largest
             number of patches; True: as many as the model has at its image size.
+        scale: the value in the image that becomes 1, such as 4095 for 12 bits, or 10000 for
+            reflectance; by default 255 for 8 bits and 65535 for 16 bits.
+        bands: index of the band of the image for each channel of the model, from 0. No band is
+            alpha then. By default the colours, with transparency over white.
 
     Raises:
         UnknownName, UnknownOption: a name or an argument does not exist.
-        InvalidOption: a value is not possible, or vitzoo did not create the model.
+        InvalidOption: a value is not possible, vitzoo did not create the model, or a file beside
+            the weights states a preprocessing that vitzoo cannot follow.
 
     >>> transform("vit_digits", image_size=32, crop_mode="squash").image_size
     (32, 32)
@@ -110,6 +123,8 @@ def transform(
         "mean": mean,
         "std": std,
         "native_size": None if native_size is False else native_size,
+        "scale": scale,
+        "bands": bands,
     }
     changes = {key: value for key, value in asked.items() if value is not None}
     from vitzoo.images.transform import make_transform, warn_of_default  # with Pillow
@@ -117,7 +132,7 @@ def transform(
     found = known(name_or_model)
     if found.preprocessing is None and not {"mean", "std"} <= changes.keys():
         warn_of_default(found.spec)
-    return make_transform(found.spec, found.preprocessing, changes)
+    return make_transform(found.spec, found.preprocessing, changes, dynamic=found.dynamic)
 
 
 def labels(

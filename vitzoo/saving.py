@@ -25,8 +25,8 @@ from vitzoo.network.activation import stated_activation
 from vitzoo.network.wrappers import network_of
 from vitzoo.plugin.info import LOCAL
 from vitzoo.registry.registry import Registry, registry
+from vitzoo.schema.preprocessing import Stated
 from vitzoo.schema.reader import describe
-from vitzoo.schema.rows import Preprocessing
 from vitzoo.schema.spec import Spec
 from vitzoo.text import fold, listed
 
@@ -95,7 +95,7 @@ def save_classifier(
     trunk: Trunk,
     *,
     labels: Sequence[str],
-    preprocessing: Preprocessing | None,
+    preprocessing: Stated | None,
     force: bool = True,
 ) -> None:
     """Write a linear classifier, and the name and sha256 of its trunk; `create(path)` loads both.
@@ -119,7 +119,7 @@ def save_classifier(
 
 
 def _metadata(
-    spec: Spec, labels: Sequence[str], preprocessing: Preprocessing | None, zoo: Registry
+    spec: Spec, labels: Sequence[str], preprocessing: Stated | None, zoo: Registry
 ) -> dict[str, Any]:
     """Return what a file states of its network."""
     infos, spec = zoo.host.infos, _shared(spec, zoo)
@@ -128,7 +128,7 @@ def _metadata(
         "api": API,
         "spec": spec.to_data(),
         "labels": list(labels),
-        "preprocessing": preprocessing and asdict(preprocessing),
+        "preprocessing": preprocessing and preprocessing.to_data(),
     }
     return metadata | ({"plugins": plugins} if plugins else {})
 

@@ -32,8 +32,9 @@ from vitzoo.registry.choice import choose
 from vitzoo.registry.label_sets import SETS
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.manifest import API, Manifest, read_manifest
+from vitzoo.schema.preprocessing import Preprocessing, UnreadPreprocessing
 from vitzoo.schema.reader import NAME, NAME_RULE
-from vitzoo.schema.rows import Preprocessing, Variant, Weights
+from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.tables import network_table, plain
 from vitzoo.schema.terms import CORE_BUILDER, MAX_MANIFEST
 from vitzoo.testing.checks.weights import problems_of
@@ -244,6 +245,11 @@ def _preprocessing(found: Measured, stated: Stated, zoo: Registry) -> tuple[Prep
         other = registered(name, zoo)
         row = other.row or choose(other.variant, None, zoo)
         preprocessing, origin = row.preprocessing, f"that of {other.name}:{row.name}"
+    elif isinstance(model.preprocessing, UnreadPreprocessing):
+        raise InvalidOption(
+            f"{model.preprocessing.file}: {model.preprocessing.what}; add --preprocessing NAME, a "
+            "registered variant or variant:weights with the right preprocessing"
+        )
     elif model.preprocessing is None:
         raise InvalidOption(
             "the preprocessing of the images is not known; add --preprocessing NAME, a registered "

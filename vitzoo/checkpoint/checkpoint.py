@@ -26,7 +26,8 @@ from vitzoo.files.platform import files as system
 from vitzoo.files.safetensors import ZIP_MAGIC, Header, is_json
 from vitzoo.files.shard_index import index_of, weights_in
 from vitzoo.parts.shapes import Shapes
-from vitzoo.schema.rows import Preprocessing, Weights
+from vitzoo.schema.preprocessing import Stated
+from vitzoo.schema.rows import Weights
 from vitzoo.schema.spec import Spec
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Checkpoint:
     row: Weights | None = None
     labels: tuple[str, ...] = ()
     output_activation: str = ""
-    preprocessing: Preprocessing | None = None
+    preprocessing: Stated | None = None
     format: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     spec: Spec | None = None

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from vitzoo.errors import UPDATE, CheckpointError, UnknownName, short_repr
 from vitzoo.files.names import SHA256
 from vitzoo.plugin.info import install_command
-from vitzoo.schema.entries import read_preprocessing
+from vitzoo.schema.preprocessing import Stated, read_stated
 from vitzoo.schema.reader import Reader
-from vitzoo.schema.rows import Preprocessing, Variant
+from vitzoo.schema.rows import Variant
 from vitzoo.schema.spec import Spec
 from vitzoo.schema.terms import OUTPUT_ACTIVATIONS
 from vitzoo.text import quoted
@@ -79,7 +79,7 @@ class Saved:
     where: str
     spec: Mapping[str, Any]
     labels: tuple[str, ...]
-    preprocessing: Preprocessing | None
+    preprocessing: Stated | None
     plugins: Mapping[str, str]
     trunk: Trunk | None = None
     output_activation: str = ""
@@ -189,7 +189,7 @@ def parsed(text: str, where: str) -> Saved:
     preprocessing = None
     if reader.take("preprocessing", object, None) is not None:
         table = Reader(data["preprocessing"], f"{where}: preprocessing", CheckpointError)
-        preprocessing = read_preprocessing(table)
+        preprocessing = read_stated(table)
     table = reader.sub("plugins") or Reader({}, where)
     plugins = {namespace: table.text(namespace) for namespace in table.table}
     inner = reader.sub("trunk")

@@ -94,7 +94,7 @@ def show_command(name: str, as_json: bool) -> None:
         known_as, spec = dict(variant.known_as), variant.spec.to_data()
         changed = {"spec": spec, "builder": str(variant.builder), "known_as": known_as}
         chosen = variant.weights if weights is None else (weights,)
-        data = asdict(variant) | {"weights": [asdict(entry) for entry in chosen]} | changed
+        data = asdict(variant) | {"weights": [_data(entry) for entry in chosen]} | changed
         print_json(data)
     elif weights is not None:
         print_fields(_facts(variant, weights), f"{variant.name}:{weights.name}")
@@ -139,6 +139,11 @@ def which_command(name: str, as_json: bool) -> None:
             echo()
         echo(row["create"])
         print_fields({key: value for key, value in row.items() if value and key != "create"})
+
+
+def _data(weights: Weights) -> dict[str, Any]:
+    """Return an entry as plain data."""
+    return asdict(weights) | {"preprocessing": weights.preprocessing.to_data()}
 
 
 def _named(zoo: Registry, name: str) -> tuple[Variant, Weights | None]:
@@ -243,7 +248,7 @@ def _print_all_weights(variant: Variant) -> None:
     if variant.weights:
         echo()
         rows = [
-            asdict(weights) | {"license": weights.license_note, "place": weights.place}
+            _data(weights) | {"license": weights.license_note, "place": weights.place}
             for weights in variant.weights
         ]
         columns = ("name", "default", "num_classes", "top1", "license", "pin", "file_seen", "repo")

@@ -17,8 +17,8 @@ from vitzoo.errors import InvalidOption, StoreError, printable
 from vitzoo.files.access import read_regular
 from vitzoo.files.shard_index import MAX_INDEX
 from vitzoo.files.strict_json import strict_json
+from vitzoo.schema.preprocessing import Preprocessing, Stated, UnreadPreprocessing
 from vitzoo.schema.reader import describe
-from vitzoo.schema.rows import Preprocessing
 
 CONFIG = "config.json"
 OPEN_CLIP = "open_clip_config.json"
@@ -39,14 +39,14 @@ class Sidecars:
         config: the keys of `config.json` and of `open_clip_config.json`.
         labels: class names in the order of the logits, empty if there are none.
         output_activation: how logits become answers, empty for the usual way.
-        preprocessing: of the images, None if it is not stated or not supported.
+        preprocessing: of the images, None if it is not stated.
         notes: for the load report, what could not be used and why.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
     output_activation: str = ""
-    preprocessing: Preprocessing | None = None
+    preprocessing: Stated | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -64,35 +64,62 @@ def read_sidecars(read: Callable[[str], bytes | None], repo: str = "") -> Sideca
         repo: the repository on the Hub. Arguments that only its documented call states are added.
     """
     tables: dict[str, Mapping[str, Any]] = {}
-    notes = []
+    notes, unread = [], {}
     for name in SIDECARS:
         try:
             text = read(name)
             tables |= {} if text is None else {name: _table(text)}
         except (StoreError, ValueError) as error:  # InvalidOption is a ValueError
-            notes.append(f"{name} is not used: {printable(str(error), 200)}")
+            reason = printable(str(error), 200)
+            notes.append(f"{name} is not used: {reason}")
+            unread[name] = UnreadPreprocessing(name, reason=reason)
     whole = tables.pop(PROCESSORS, {}).get("image_processor")
     tables |= {PROCESSORS: whole} if isinstance(whole, Mapping) else {}
-    if not tables:
+    if not tables and not unread:
         return Sidecars(notes=tuple(notes))
     from vitzoo.foreign.labels import activation_in, labels_in
-    from vitzoo.foreign.preprocessing import NAFLEX, of_open_clip, of_timm, read_processor
+    from vitzoo.foreign.timm_config import nested
     from vitzoo.registry.repositories import completed
 
+    tables |= {CONFIG: nested(tables[CONFIG])} if CONFIG in tables else {}
     config, added = completed({**tables.get(OPEN_CLIP, {}), **tables.get(CONFIG, {})}, repo)
-    preprocessing = None
-    read_as = {PROCESSOR: read_processor, PROCESSORS: read_processor, CONFIG: of_timm}
-    for name, find in (read_as | {OPEN_CLIP: of_open_clip}).items():
-        try:
-            preprocessing = preprocessing or (find(tables[name]) if name in tables else None)
-        except InvalidOption as error:
-            notes.append(f"{name} is not used: {printable(str(error), 200)}")
-    most = [table[NAFLEX] for table in tables.values() if NAFLEX in table]
-    if preprocessing and most:
-        notes.append(SQUARE.format(most[0] if type(most[0]) is int else True))
+    preprocessing, more = _preprocessing(tables, unread)
     labels, note = labels_in(config)
     activation, odd = activation_in(config)
-    return Sidecars(config, labels, activation, preprocessing, (*notes, *note, *odd, *added))
+    notes = [*notes, *more, *note, *odd, *added]
+    return Sidecars(config, labels, activation, preprocessing, tuple(notes))
+
+
+def _preprocessing(
+    tables: Mapping[str, Mapping[str, Any]], unread: Mapping[str, UnreadPreprocessing]
+) -> tuple[Stated | None, tuple[str, ...]]:
+    """Return the preprocessing that the first of the files states, and notes on it.
+
+    A file that cannot be read states one if it is that of a processor. The order is that of
+    transformers, in which a processor comes before the config of the network.
+    """
+    from vitzoo.foreign.preprocessing import of_open_clip, of_timm
+    from vitzoo.foreign.processors import NAFLEX, Unread, read_processor
+
+    def processor(table: Mapping[str, Any]) -> Preprocessing:
+        return read_processor(table, tables.get(CONFIG))
+
+    readers: dict[str, Callable[[Mapping[str, Any]], Preprocessing | None]]
+    readers = {PROCESSORS: processor, PROCESSOR: processor}
+    for name, find in (readers | {CONFIG: of_timm, OPEN_CLIP: of_open_clip}).items():
+        if name in unread and name in readers:
+            return unread[name], ()
+        try:
+            found = find(tables[name]) if name in tables else None
+        except Unread as error:
+            value, reason = printable(error.value, 100), printable(error.reason, 500)
+            line = f"{name} is not used: {error.key} is {value}: {reason}"
+            return UnreadPreprocessing(name, error.key, value, reason, error.known), (line,)
+        if found:
+            most = tables[name].get(NAFLEX)
+            size = most if type(most) is int else True
+            return found, (SQUARE.format(size),) if NAFLEX in tables[name] else ()
+    return None, ()
 
 
 def _table(text: bytes) -> Mapping[str, Any]:

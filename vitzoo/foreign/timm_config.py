@@ -64,6 +64,16 @@ PRETRAINED = ConfigTable(
     },
     file="config.json: pretrained_cfg",
 )
+FLAT = (  # keys that timm 0.4 to 0.6 wrote beside the architecture
+    *(
+        "input_size",
+        "label_offset",
+        *PRETRAINED.irrelevant["another size or preprocessing for tests"],
+    ),
+    *("mean", "std", "interpolation", "crop_pct", "crop_mode"),
+    *("url", "file", "hf_hub_id", "hf_hub_filename", "source", "tag", "custom_load", "first_conv"),
+    *("classifier", "license", "description", "origin_url", "paper_name", "paper_ids", "notes"),
+)
 
 
 ARGUMENTS_OF = "config.json: model_args"
@@ -122,6 +132,19 @@ def is_timm(config: Config) -> bool:
     """Return whether timm, or transformers' TimmWrapper, wrote a config."""
     kind = config.get("model_type", "timm_wrapper")
     return isinstance(config.get("architecture"), str) and kind == "timm_wrapper"
+
+
+def nested(config: Config) -> Config:
+    """Return a config of timm with the keys of its `pretrained_cfg` in that table.
+
+    timm 0.4 to 0.6 wrote them, and `labels` for `label_names`, beside the architecture.
+    """
+    if not is_timm(config) or "pretrained_cfg" in config:
+        return config
+    inner = {key: config[key] for key in FLAT if key in config}
+    labels = {"label_names": config["labels"]} if "labels" in config else {}
+    rest = {key: value for key, value in config.items() if key not in (*FLAT, "labels")}
+    return {**rest, **labels, "pretrained_cfg": inner} if inner or labels else config
 
 
 def _of_wrapper(config: Config) -> Config:

@@ -11,7 +11,7 @@ import math
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from io import BytesIO
@@ -32,6 +32,7 @@ UNNAMED = "the image"  # name of a Pillow image in messages
 UNNAMED_BYTES = "the data"  # name of the bytes of an image file in messages
 MAX_BYTES = 2**30  # of an image file that is read whole
 LARGE = 2**24  # px; of larger images, one at a time is in memory
+REDUCED = "vitzoo: colours of 16 bits"  # key of the information on an image
 TILE = 2**11  # px; width and height of what is converted at once
 MARKER = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]")  # of a JPEG: a segment, or the end
 MAX_SIDE = 2**16 - 1  # px, as of a JPEG
@@ -51,7 +52,9 @@ _DECODING = RLock()  # of a large image
 
 
 def read_image(
-    image: Image.Image | str | os.PathLike[str], mode: str, held: ExitStack | None = None
+    image: Image.Image | np.ndarray | str | os.PathLike[str],
+    mode: str,
+    held: ExitStack | None = None,
 ) -> Image.Image:
     """Return an image with 8-bit pixels of mode `L` or `RGB`, with transparency over white.
 
@@ -59,21 +62,31 @@ def read_image(
     program made or changed. The next large image waits until `held` is closed. Raises ImageError if
     the image cannot be read, or the range of its values is unknown.
     """
+    found, name = opened(image, held)
+    return flatten(image_of_array(found) if isinstance(found, np.ndarray) else found, mode, name)
+
+
+def opened(image: object, held: ExitStack | None = None) -> tuple[Image.Image | np.ndarray, str]:
+    """Return an image with its pixels, or an array as it is, and its name for messages."""
     if isinstance(image, str | os.PathLike):
-        return flatten(open_image(image, held), mode, printable(image))
+        return open_image(image, held), printable(image)
+    if isinstance(image, np.ndarray):
+        return image, UNNAMED
     if not isinstance(image, Image.Image):
         raise InvalidOption(
-            f"expected a Pillow image or the path of one, got {type(image).__name__}"
+            "expected a Pillow image, the path of one, or an array of numpy, got "
+            f"{type(image).__name__}"
         )
-    return flatten(loaded(image, held), mode, UNNAMED)
+    return loaded(image, held), UNNAMED
 
 
 def loaded(image: Image.Image, held: ExitStack | None = None) -> Image.Image:
     """Read the pixels of a Pillow image; apply the EXIF orientation of a result of `Image.open`."""
-    with _explained(UNNAMED), ExitStack() as own:
+    with explained(UNNAMED), ExitStack() as own:
         _check_work(image, UNNAMED)
         _wait(image, held or own)
         _check_scans(image, UNNAMED)
+        _mark_colours(image)
         image.load()
         return ImageOps.exif_transpose(image) if isinstance(image, ImageFile.ImageFile) else image
 
@@ -89,7 +102,7 @@ def decode_bytes(
     """Decode the bytes of an image file as `open_image` does; `name` is for messages."""
     if not data:
         raise ImageError(f"{name} is empty, expected an image file")
-    with _explained(name), ExitStack() as own:
+    with explained(name), ExitStack() as own:
         data = _checked(data, name)
         with _OPENING, warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
@@ -98,6 +111,7 @@ def decode_bytes(
             _check_work(image, name)
             _wait(image, held or own)
             _check_scans(image, name)
+            _mark_colours(image)
             image.load()
             ImageOps.exif_transpose(image, in_place=True)  # a copy would double the memory
         return image
@@ -115,21 +129,43 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def image_of_array(array: np.ndarray) -> Image.Image:
-    """Return an array of pixels, uint8 and (h, w) or (h, w, c), as an image.
+    """Return an array of pixels, (h, w) or (h, w, c), as an image of grey values or colours.
+
+    Three channels of uint16 or floats are scaled to 8 bits, as grey images of these types are.
 
     Raises:
-        ImageError: it has another type, another shape, or no pixels.
+        ImageError: it has another type, another shape, no pixels, or values out of range.
     """
-    shape = array.shape
-    if array.dtype != np.uint8 or not (len(shape) == 2 or (len(shape) == 3 and 0 < shape[2] <= 4)):
+    shape, eight = array.shape, array.dtype == np.uint8
+    deep = array.dtype.kind == "f" or array.dtype.str[1:] == "u2"
+    counts = (1, 2, 3, 4) if eight else (1, 3)
+    if not (eight or deep) or len(shape) not in (2, 3) or (len(shape) == 3 and not shape[2]):
         raise ImageError(
-            f"the array is {array.dtype} of the shape {shape}, expected uint8 and (h, w) or "
-            "(h, w, c) with 1 to 4 channels"
+            f"the array is {array.dtype} of the shape {shape}, expected uint8, uint16 or float, "
+            "and (h, w) or (h, w, c) with 1 to 4 channels"
+        )
+    if shape[2:] and shape[2] not in counts:
+        raise ImageError(
+            f"the array is {array.dtype} of the shape {shape}, expected 1 to 4 channels of uint8, "
+            "or 1 or 3 of uint16 or float; pass bands=, the index of a band for each channel"
         )
     if 0 in shape:
         raise ImageError(f"the array has no pixels: {shape[1]}x{shape[0]}")
-    with _explained(UNNAMED):
-        return Image.fromarray(array[..., 0] if shape[2:] == (1,) else array)
+    with explained(UNNAMED):
+        plain = array[..., 0] if shape[2:] == (1,) else array
+        if deep:
+            plain = plain.astype(np.float32 if plain.dtype.kind == "f" else np.uint16)
+        if plain.ndim == 2 or eight:
+            return Image.fromarray(plain)
+        top = range_of([(plain.min(), plain.max())], UNNAMED) if plain.dtype.kind == "f" else 65535
+        return Image.fromarray(np.rint(plain * np.float32(255 / top)).astype(np.uint8))
+
+
+def _mark_colours(image: Image.Image) -> None:
+    """Note that an image that is not loaded has 16-bit colours, of which Pillow keeps 8 bits."""
+    tiles = getattr(image, "tile", ())
+    if any(";16" in str(tile[3]) for tile in tiles) and not image.mode.startswith(DEEP):
+        image.info[REDUCED] = True
 
 
 def _wait(image: Image.Image, held: ExitStack) -> None:
@@ -231,7 +267,7 @@ def flatten(image: Image.Image, mode: str, name: str) -> Image.Image:
     """Return an image of any mode as 8-bit `L` or `RGB`, with transparency over white."""
     if 0 in image.size:
         raise ImageError(f"{name} has no pixels: {image.width}x{image.height}")
-    with _explained(name):
+    with explained(name):
         if image.mode == mode and not image.has_transparency_data:
             return image
         scale = _scale(image, name) if image.mode.startswith(DEEP) else None
@@ -270,7 +306,7 @@ def _formats() -> tuple[str, ...]:
 
 
 @contextmanager
-def _explained(name: str) -> Iterator[None]:
+def explained(name: str) -> Iterator[None]:
     """Convert exceptions of Pillow and of the disk to an `ImageError` that names the image."""
     try:
         yield
@@ -295,16 +331,32 @@ def _explained(name: str) -> Iterator[None]:
 def _scale(image: Image.Image, name: str) -> float:
     """Return the scale to 8 bits: of 16-bit integers, of floats of [0, 1] or up to 255."""
     parts = (np.asarray(image.crop(box)) for box in _tiles(image))
-    ends = np.array([(part.min(), part.max()) for part in parts])
-    least, most = ends.min(), ends.max()
+    ends = [(part.min(), part.max()) for part in parts]
     if image.mode == "F":
-        top, scale = (1, 255.0) if most <= 1 else (255, 1.0)
-        expected = "expected 0 to 1, or 0 to 255"
-    else:
-        top, scale = 65535, 1 / 257
-        expected = "expected 16 bits, 0 to 65535"
+        return 255 / range_of(ends, name)
+    _check_range(ends, 65535, "expected 16 bits, 0 to 65535", name)
+    return 1 / 257
+
+
+def range_of(ends: Sequence[tuple[float, float]], name: str) -> float:
+    """Return the largest value that floats can have: 1, or 255 if one is above 1.
+
+    Args:
+        ends: the least and the largest value of each part of an image.
+        name: of the image, for messages.
+
+    Raises:
+        ImageError: a value lies outside.
+    """
+    top = 1.0 if np.max(ends) <= 1 else 255.0
+    _check_range(ends, top, "expected 0 to 1, or 0 to 255", name)
+    return top
+
+
+def _check_range(ends: Sequence[tuple[float, float]], top: float, expected: str, name: str) -> None:
+    least, most = np.min(ends), np.max(ends)
     if not (least >= 0 and most <= top):
         raise ImageError(
-            f"{name} has values from {least:g} to {most:g}, {expected}; scale it to 8 bits first"
+            f"{name} has values from {least:g} to {most:g}, {expected}; scale it to 8 bits first, "
+            "or pass scale=, the value that becomes 1 (model.preprocessing or vitzoo.transform)"
         )
-    return scale

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict
 from functools import cache
 from typing import Any
 
@@ -16,20 +15,26 @@ from PIL import Image
 from torch import Tensor
 
 from vitzoo.errors import InvalidOption
-from vitzoo.images.decode import read_image
+from vitzoo.images.bands import Bands, bands_of
+from vitzoo.images.decode import UNNAMED, flatten, image_of_array, opened
 from vitzoo.images.native import check_max_patches, native_size
 from vitzoo.log import log
-from vitzoo.schema.entries import read_preprocessing
+from vitzoo.schema.preprocessing import (
+    Preprocessing,
+    Stated,
+    UnreadPreprocessing,
+    read_preprocessing,
+)
 from vitzoo.schema.reader import Reader, describe, pair
-from vitzoo.schema.rows import Preprocessing
 from vitzoo.schema.spec import Spec
 
 MODES = {1: "L", 3: "RGB"}
+Pixels = Image.Image | Bands
 MAX_RESIZED = 2**26  # px; an image whose resized version is larger is cropped first
 
 
 class Transform:
-    """Converts an image to the (c, h, w) input of a model.
+    """Converts an image or an array to the (c, h, w) input of a model.
 
     Size and channels are those of the spec; `image_size` (h, w) in px replaces the size. Without
     `preprocessing` it uses the defaults of `Preprocessing`.
@@ -42,10 +47,11 @@ class Transform:
         image_size: tuple[int, int] | None = None,
     ) -> None:
         row = preprocessing or default_preprocessing(spec)
-        if spec.in_chans not in MODES:
+        if spec.in_chans not in MODES and row.bands is None and row.scale is None:
             raise InvalidOption(
-                f"images have 1 or 3 channels, the model takes {spec.in_chans}; "
-                "prepare its inputs yourself"
+                f"images have 1 or 3 channels, the model takes {spec.in_chans}; pass bands=, the "
+                "index of a band for each channel, such as bands=(0, 1, 2, 3), and perhaps scale= "
+                "(model.preprocessing or vitzoo.transform), or prepare its inputs yourself"
             )
         if len(row.mean) != spec.in_chans:
             raise InvalidOption(
@@ -53,47 +59,120 @@ class Transform:
                 f"{spec.in_chans}; set model.preprocessing, or pass mean= and std="
             )
         self.image_size = image_size or spec.image_size
-        self.mode = MODES[spec.in_chans]
-        self.preprocessing = row
+        self.channels = spec.in_chans
+        self.mode = MODES.get(spec.in_chans, "")
+        self.preprocessing = row.fitted(self.image_size)
 
-    def __call__(self, image: Image.Image | str | os.PathLike[str]) -> Tensor:
+    def __call__(self, image: Image.Image | np.ndarray | str | os.PathLike[str]) -> Tensor:
         """Return the (c, h, w) float32 input of an image; raise ImageError if it is damaged."""
         with ExitStack() as held:
-            return self.prepare(read_image(image, self.mode, held))
+            return self.prepare(self.pixels(*opened(image, held)))
 
-    def prepare(self, image: Image.Image) -> Tensor:
-        """Return the (c, h, w) float32 input of an image of the transform's `mode`."""
-        image = self._fit(image)
-        pixels = torch.from_numpy(np.array(image, dtype=np.float32) / 255)  # (h, w) or (h, w, c)
-        pixels = pixels.reshape(image.height, image.width, -1).permute(2, 0, 1)  # (c, h, w)
-        mean, std = statistics(self.preprocessing)
+    def pixels(self, image: Image.Image | np.ndarray, name: str = UNNAMED) -> Pixels:
+        """Return what the model reads of an image or an array: 8-bit colours, or bands."""
+        row = self.preprocessing
+        if row.bands is not None or row.scale is not None or not self.mode:
+            return bands_of(image, row, self.channels, self.mode, name)
+        image = image_of_array(image) if isinstance(image, np.ndarray) else image
+        return flatten(image, self.mode, name)
+
+    def prepare(self, image: Pixels) -> Tensor:
+        """Return the (c, h, w) float32 input of a result of `pixels`."""
+        row, bands = self.preprocessing, isinstance(image, Bands)
+        images = image.images if isinstance(image, Bands) else (image,)
+        values = [np.array(self._fit(one)) for one in images]
+        pixels = torch.from_numpy(self._scaled(np.stack(values) if bands else values[0], image))
+        if not bands:
+            pixels = pixels.reshape(*self._shape(values[0]), -1).permute(2, 0, 1)
+        if row.channel_order == "bgr":
+            pixels = pixels.flip(0)
+        mean, std = statistics(row)
         return (pixels - mean) / std
 
     def __repr__(self) -> str:
         h, w = self.image_size
         return f"Transform(image_size={h}x{w}, mode={self.mode}, {self.preprocessing})"
 
-    def _fit(self, image: Image.Image) -> Image.Image:
-        height, width = self.image_size
-        size = self._size_before_crop(image)
-        left, top = round((size[0] - width) / 2), round((size[1] - height) / 2)
-        resample = Image.Resampling[self.preprocessing.interpolation.upper()]
-        if size[0] * size[1] <= MAX_RESIZED:
-            return image.resize(size, resample).crop((left, top, left + width, top + height))
-        x, y = image.width / size[0], image.height / size[1]  # px of the image for each input px
-        box = (left * x, top * y, (left + width) * x, (top + height) * y)
-        return image.resize((width, height), resample, box=box)
+    def _scaled(self, values: np.ndarray, image: Pixels) -> np.ndarray:
+        """Return pixel values as float32, as stated or in [0, 1]."""
+        factor = self.preprocessing.rescale_factor
+        if factor is not None:  # in float64 as transformers
+            return (values * np.float64(factor)).astype(np.float32)
+        scale = image.scale if isinstance(image, Bands) else 255
+        return values.astype(np.float32) / np.float32(scale)
 
-    def _size_before_crop(self, image: Image.Image) -> tuple[int, int]:
-        """Return the (width, height) to resize to, rounded as in torchvision and timm."""
-        height, width = (math.floor(n / self.preprocessing.crop_pct) for n in self.image_size)
-        if self.preprocessing.crop_mode == "squash":
-            return width, height
-        if height == width:  # the shorter side gets this length
-            short = min(image.size)
-            return image.width * height // short, image.height * height // short
-        ratio = min(image.height / height, image.width / width)
-        return round(image.width / ratio), round(image.height / ratio)
+    @staticmethod
+    def _shape(values: np.ndarray) -> tuple[int, ...]:
+        return values.shape[:2]
+
+    def _fit(self, image: Image.Image) -> Image.Image:
+        """Return an image that is resized, and cropped in the middle or filled up with black."""
+        row, (height, width) = self.preprocessing, self.image_size
+        size = size_before_crop(image, row, self.image_size)
+        offset: Callable[[float], int] = round if row.crop_offset == "nearest" else math.floor
+        left, top = offset((size[0] - width) / 2), offset((size[1] - height) / 2)
+        box = (left, top, left + width, top + height)
+        resample = Image.Resampling[row.interpolation.upper()]
+        if row.crop_mode == "none":
+            return image.crop(box)
+        if size[0] * size[1] <= MAX_RESIZED:
+            return image.resize(size, resample).crop(box)
+        seen = (max(left, 0), max(top, 0), min(box[2], size[0]), min(box[3], size[1]))
+        x, y = image.width / size[0], image.height / size[1]  # px of the image for each input px
+        part = (seen[0] * x, seen[1] * y, seen[2] * x, seen[3] * y)
+        image = image.resize((seen[2] - seen[0], seen[3] - seen[1]), resample, box=part)
+        start = (left - seen[0], top - seen[1])
+        return image.crop((*start, start[0] + width, start[1] + height))
+
+
+def size_before_crop(
+    image: Image.Image, row: Preprocessing, input_size: tuple[int, int]
+) -> tuple[int, int]:
+    """Return the (width, height) to resize an image to.
+
+    It is rounded as in torchvision and timm, and with `row.resize` as in transformers.
+    """
+    (width, height), mode = image.size, row.crop_mode
+    if mode == "none":
+        return width, height
+    if mode == "limit":
+        return _limited(width, height, row)
+    if mode == "fit":
+        rows, columns = _pair(row)
+        factor = min(rows / height, columns / width)
+        return max(int(width * factor), 1), max(int(height * factor), 1)
+    if isinstance(row.resize, tuple):  # squash
+        return row.resize[1], row.resize[0]
+    rows, columns = (math.floor(n / row.crop_pct) for n in input_size)
+    if mode == "squash":
+        return columns, rows
+    if row.resize is not None or rows == columns:  # the shorter side gets this length
+        short, length = min(width, height), row.resize or rows
+        return width * length // short, height * length // short
+    ratio = min(height / rows, width / columns)
+    return round(width / ratio), round(height / ratio)
+
+
+def _pair(row: Preprocessing) -> tuple[int, int]:
+    """Return the two lengths that `limit` and `fit` have."""
+    if not isinstance(row.resize, tuple):
+        raise InvalidOption(f"crop_mode {row.crop_mode!r} needs resize with two lengths in px")
+    return row.resize
+
+
+def _limited(width: int, height: int, row: Preprocessing) -> tuple[int, int]:
+    """Return the size whose shorter side has a length, unless the longer one exceeds the other."""
+    shorter, longer = _pair(row)
+    least, most = float(min(width, height)), float(max(width, height))
+    exact: float = shorter
+    if most / least * shorter > longer:
+        exact = longer * least / most
+        shorter = round(exact)
+    if min(width, height) == shorter:
+        return width, height
+    if width < height:
+        return max(shorter, 1), max(int(exact * height / width), 1)
+    return max(int(exact * width / height), 1), max(shorter, 1)
 
 
 class NativeTransform(Transform):
@@ -129,6 +208,11 @@ class NativeTransform(Transform):
         return image.resize((width, height), resample)
 
 
+def whole_patches(size: tuple[int, int], spec: Spec) -> bool:
+    """Return whether (height, width) is a whole number of patches of a network."""
+    return not any(px % patch for px, patch in zip(size, spec.patch_size, strict=True))
+
+
 def statistics(row: Preprocessing) -> tuple[Tensor, Tensor]:
     """Return mean and std, (c, 1, 1) float32 on the CPU each, whatever torch's defaults are."""
     mean, std = np.array([row.mean, row.std], dtype=np.float32)[..., None, None]
@@ -151,9 +235,9 @@ def warn_of_default(spec: Spec) -> None:
     )
 
 
-def check_preprocessing(preprocessing: object) -> Preprocessing | None:
+def check_preprocessing(preprocessing: object) -> Stated | None:
     """Return `preprocessing`; raise InvalidOption if it has another type."""
-    if isinstance(preprocessing, Preprocessing | None):
+    if isinstance(preprocessing, Stated | None):
         return preprocessing
     raise InvalidOption(
         "model.preprocessing must be a vitzoo.Preprocessing or None, got "
@@ -162,19 +246,60 @@ def check_preprocessing(preprocessing: object) -> Preprocessing | None:
 
 
 def make_transform(
-    spec: Spec, preprocessing: Preprocessing | None, changes: Mapping[str, Any]
+    spec: Spec, stated: Stated | None, changes: Mapping[str, Any], *, dynamic: bool = False
 ) -> Transform:
-    """Return the transform of a model with changes of its preprocessing or image size."""
-    row = asdict(preprocessing or default_preprocessing(spec)) | dict(changes)
-    image_size, native = row.pop("image_size", spec.image_size), row.pop("native_size", None)
-    row |= {key: list(row[key]) for key in ("mean", "std") if isinstance(row[key], tuple)}
+    """Return the transform of a model with changes of its preprocessing or image size.
+
+    Args:
+        spec: the network.
+        stated: its preprocessing, or a statement that cannot be followed.
+        changes: arguments of `vitzoo.transform`.
+        dynamic: whether the model takes any size that is a whole number of patches.
+
+    Raises:
+        InvalidOption: a value is not possible, or the statement cannot be followed and the changes
+            do not replace it.
+    """
+    given = dict(changes)
+    size, native = given.pop("image_size", None), given.pop("native_size", None)
+    if isinstance(stated, UnreadPreprocessing):
+        stated = _replaced(stated, given, native=native is not None)
+    row = (stated or default_preprocessing(spec)).to_data()
+    for name in {"crop_pct", "crop_mode"} & given.keys() and ("resize", "image_size"):
+        row.pop(name, None)  # lengths of another crop
+    for name, other in (("scale", "rescale_factor"), ("bands", "channel_order")):
+        if name in given:
+            row.pop(other, None)
+    row |= {key: list(v) if isinstance(v, tuple) else v for key, v in given.items()}
     reader = Reader(row, "transform()", InvalidOption)
     changed = read_preprocessing(reader)
     reader.done()
     if native is not None:
         _check_native(spec, changes)
         return NativeTransform(spec, changed, None if native is True else native)
-    return Transform(spec, changed, pair(image_size, "transform(): image_size", InvalidOption))
+    if size is None:
+        size = _own_size(changed, spec) if dynamic else spec.image_size
+    return Transform(spec, changed, pair(size, "transform(): image_size", InvalidOption))
+
+
+def _replaced(
+    stated: UnreadPreprocessing, given: Mapping[str, Any], *, native: bool
+) -> Preprocessing | None:
+    """Return what is known; raise InvalidOption unless the arguments replace the rest."""
+    needed = {"mean", "std", "interpolation"} if stated.known is None else set()
+    if not native:
+        needed |= {"crop_pct", "crop_mode"}
+    if needed <= given.keys():
+        return stated.known
+    raise InvalidOption(stated.message)
+
+
+def _own_size(row: Preprocessing, spec: Spec) -> tuple[int, int]:
+    """Return the size that the preprocessing states, if it has whole patches, or the network's."""
+    stated = row.image_size
+    if stated and whole_patches(stated, spec):
+        return stated
+    return spec.image_size
 
 
 def _check_native(spec: Spec, changes: Mapping[str, Any]) -> None:

@@ -20,8 +20,9 @@ from vitzoo.foreign.overrides import stated_by
 from vitzoo.foreign.sidecars import Sidecars, sidecars_beside
 from vitzoo.report import LoadReport
 from vitzoo.schema.kinds import PARTS_OF_WEIGHTS
+from vitzoo.schema.preprocessing import Stated
 from vitzoo.schema.reader import Reader
-from vitzoo.schema.rows import Preprocessing, Variant, Weights
+from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.spec import Spec
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Request:
     address: str = ""
     on_hub: tuple[Sidecars, HubFile] | None = None
     labels: tuple[str, ...] = ()
-    preprocessing: Preprocessing | None = None
+    preprocessing: Stated | None = None
     adapter: Adapter | None = None
     texts: TextHead | None = None
     stated_block: frozenset[str] = frozenset()
@@ -130,7 +131,7 @@ class Request:
             return report
         return self.adapter.merge(model, report, check_finite=check_finite)
 
-    def preprocessing_of(self, spec: Spec) -> Preprocessing | None:
+    def preprocessing_of(self, spec: Spec) -> Stated | None:
         """Return the preprocessing of the weights, or else of the variant's if it fits the spec."""
         if self.preprocessing is not None:
             return self.preprocessing

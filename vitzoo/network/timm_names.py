@@ -13,7 +13,7 @@ from vitzoo.parts.heads import NoHead, classes_of
 from vitzoo.parts.pools import AttentionPool, ClassPool, MeanPool
 from vitzoo.parts.pos_embed import LearnedPositions
 from vitzoo.parts.protocols import NAMES
-from vitzoo.schema.rows import Preprocessing
+from vitzoo.schema.preprocessing import Preprocessing
 from vitzoo.schema.spec import PartSpec
 from vitzoo.schema.terms import AVG
 
@@ -125,13 +125,14 @@ class TimmNames(Network):
         """
         c, k = self.in_chans, classes_of(self.head)
         row = self.preprocessing or Preprocessing(mean=(0.5,) * c, std=(0.5,) * c)
+        images = row.of_timm if isinstance(row, Preprocessing) else {}
         embedder: Any = self.patch_embed
         kernels = [name for name, x in embedder.named_parameters() if x.dim() > 1]
         layers = self.head.named_parameters(prefix="head")
         ends = [name for name, x in layers if type(x) is nn.Parameter and x.shape[:-1] == (k,)]
         last = [name.removesuffix(".weight") for name in ends]
         return {
-            **vars(row),
+            **images,
             **vars(self).get("_timm_cfg", {}),
             "input_size": (c, *self.image_size),
             "fixed_input_size": not self.dynamic,

@@ -13,11 +13,11 @@ from vitzoo.errors import PluginError, did_you_mean
 from vitzoo.plugin.guard import defined_at
 from vitzoo.plugin.hookspecs import hookimpl
 from vitzoo.schema.entries import Entries
+from vitzoo.schema.preprocessing import Preprocessing
 from vitzoo.schema.reader import NAME, NAME_RULE, Reader, describe
 from vitzoo.schema.rows import (
     Contribution,
     PaperResult,
-    Preprocessing,
     Throughput,
     Variant,
     Weights,

@@ -37,6 +37,7 @@ from vitzoo.schema.figures import (
     shared_results,
 )
 from vitzoo.schema.kinds import PARTS_OF_WEIGHTS
+from vitzoo.schema.preprocessing import Preprocessing, read_preprocessing
 from vitzoo.schema.reader import REQUIRED, Reader, describe
 from vitzoo.schema.record import Record
 from vitzoo.schema.rows import (
@@ -45,12 +46,10 @@ from vitzoo.schema.rows import (
     ImportTarget,
     PaperResult,
     PartFact,
-    Preprocessing,
     Recipe,
     Throughput,
     Variant,
     Weights,
-    preprocessing_values,
     with_default,
 )
 from vitzoo.schema.spec import LIMITS, BlockSpec, Option, PartSpec, Spec
@@ -335,11 +334,6 @@ def _preprocessing(reader: Reader) -> Preprocessing:
     return row
 
 
-def read_preprocessing(reader: Reader) -> Preprocessing:
-    """Read the keys of a preprocessing table."""
-    return USUAL_PREPROCESSING.with_values(**preprocessing_values(reader))
-
-
 def _check_revision(row: Weights, reader: Reader) -> None:
     """Refuse a revision that is not fixed, or that contradicts `file_seen`."""
     hashed = row.pin == "reported" and row.repo and PULL_REQUEST.fullmatch(row.revision)
@@ -387,7 +381,6 @@ def _check_pin(row: Weights, reader: Reader, *, sized: bool) -> None:
         raise reader.fail("weights with a sha256 need pin = 'reported' or pin = 'confirmed'")
 
 
-USUAL_PREPROCESSING = Preprocessing()  # copied: the constructor would check all values again
 WITHOUT_FILE = Weights("")
 WITHOUT_NETWORK = Variant("", summary="", spec=Spec(), params=0)
 OF_VARIANT: dict[str, Callable[[Reader, str], Any]] = {  # keys that may be missing

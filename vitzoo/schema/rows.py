@@ -9,15 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from vitzoo.errors import InvalidOption
 from vitzoo.files.names import without_query
-from vitzoo.schema.reader import Reader
+from vitzoo.schema.preprocessing import USUAL, Preprocessing
 from vitzoo.schema.record import Record
 from vitzoo.schema.spec import Option, PartSpec, Spec
 from vitzoo.schema.terms import CORE_BUILDER, PERMISSIVE, PINS
 
-INTERPOLATIONS = ("nearest", "bilinear", "bicubic", "lanczos")  # Pillow has these, in upper case
-CROP_MODES = ("center", "squash")
 OBJECTIVES = ("supervised", "self-supervised", "image-text")  # of pre-training
 ImportTarget = str | Callable[..., Any]
 PartFact = PartSpec | tuple[tuple[str, Option], ...]  # a part, or options for the variant's part
@@ -75,56 +72,6 @@ class CheckpointFormat(Contribution):
     """Maps the tensor names of a weights file to those of vitzoo; see `vitzoo.formats`."""
 
     target: Any  # `"package.module:name"`, or an object with the methods of `vitzoo.formats.Format`
-
-
-@dataclass(frozen=True)
-class Preprocessing(Record):
-    """How an image becomes the input of a network.
-
-    Args:
-        mean, std: per channel, of pixel values in [0, 1].
-        interpolation: `nearest`, `bilinear`, `bicubic` or `lanczos`.
-        crop_pct: share of the resized image's shorter side that the crop keeps, in (0, 1].
-        crop_mode: `center` (keep the aspect ratio, crop the middle) or `squash` (resize height
-            and width independently, then crop the middle).
-    """
-
-    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
-    std: tuple[float, ...] = (0.5, 0.5, 0.5)
-    interpolation: str = "bicubic"
-    crop_pct: float = 0.9
-    crop_mode: str = "center"
-
-    def __post_init__(self) -> None:
-        """Check the values; lists of numbers become tuples of floats.
-
-        Raises:
-            InvalidOption: a value is impossible.
-        """
-        table = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(self).items()}
-        for key, value in preprocessing_values(
-            Reader(table, "Preprocessing()", InvalidOption)
-        ).items():
-            object.__setattr__(self, key, value)
-
-
-def preprocessing_values(reader: Reader) -> dict[str, Any]:
-    """Read and check the keys of a preprocessing table."""
-    mean, std = reader.numbers("mean"), reader.numbers("std")
-    values: dict[str, Any] = {
-        "mean": mean,
-        "std": std,
-        "interpolation": reader.one_of("interpolation", INTERPOLATIONS),
-        "crop_pct": reader.take("crop_pct", float, 1.0),
-        "crop_mode": reader.one_of("crop_mode", CROP_MODES, "center"),
-    }
-    if len(mean) != len(std) or not mean:
-        raise reader.fail(f"mean and std need one number per channel, got {mean}, {std}")
-    if min(std) <= 0:
-        raise reader.fail(f"std must be positive, got {std}")
-    if not 0 < values["crop_pct"] <= 1:
-        raise reader.fail(f"crop_pct must lie in (0, 1], got {values['crop_pct']}")
-    return values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,7 +194,7 @@ class Weights(Record):
     label_set: str = ""
     labels: tuple[str, ...] = ()
     output_activation: str = ""
-    preprocessing: Preprocessing = Preprocessing()
+    preprocessing: Preprocessing = USUAL
     license: str = ""
     gated: bool = False
     source: str = ""

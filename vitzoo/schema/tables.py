@@ -6,10 +6,10 @@ import dataclasses
 from typing import Any
 
 from vitzoo.schema.kinds import KIND_OF_FIELD
+from vitzoo.schema.preprocessing import Preprocessing
 from vitzoo.schema.rows import (
     Contribution,
     PaperResult,
-    Preprocessing,
     Recipe,
     Throughput,
     Variant,
@@ -70,7 +70,7 @@ def plain(value: Any, key: str = "") -> Any:
     if isinstance(value, PartSpec):
         return value.to_data()
     if isinstance(value, Preprocessing):
-        return {key: plain(item, key) for key, item in vars(value).items()}
+        return value.to_data()
     if key == "throughput" and _all(value, Throughput):
         return {row.name: _stated(row) for row in value}
     if isinstance(value, Recipe):

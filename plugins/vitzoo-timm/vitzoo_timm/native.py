@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any
 
 import torch
@@ -86,6 +85,9 @@ def spec_of(model: nn.Module) -> dict[str, Any]:
     return spec | _of_blocks(settings)
 
 
+IMAGES = ("mean", "std", "interpolation", "crop_pct", "crop_mode")  # fields of both libraries
+
+
 def carry_over(model: nn.Module) -> nn.Module:
     """Convert a timm model to a vitzoo network that shares its tensors.
 
@@ -128,7 +130,7 @@ def _name(model: nn.Module) -> str:
 def _preprocessing(model: nn.Module, channels: int) -> Preprocessing | None:
     """Return the preprocessing in the config of a model, None if there is none for its channels."""
     config = _config(model)
-    values: dict[str, Any] = {field.name: config.get(field.name) for field in fields(Preprocessing)}
+    values: dict[str, Any] = {name: config.get(name) for name in IMAGES}
     values["crop_mode"] = values["crop_mode"] or "center"  # as timm reads a missing one
     try:
         found = Preprocessing(**values)

@@ -96,8 +96,8 @@ def found_by(classifier, images):
 
 
 def test_an_image_without_a_name_is_named_by_its_index(classifier):
-    wrong = np.zeros((4, 4), np.float32)
-    with refuses(ImageError, "image 1:", "float32", "expected uint8"):
+    wrong = np.zeros((4, 4), np.int32)
+    with refuses(ImageError, "image 1:", "int32", "expected uint8"):
         list(predict(classifier, [PHOTOS[0], wrong]))
     with refuses(ImageError, "image 0 is empty", "expected an image file"):
         list(predict(classifier, b""))

@@ -15,7 +15,8 @@ from vitzoo.factory import create
 from vitzoo.known import known
 from vitzoo.registry.choice import choose
 from vitzoo.registry.registry import registry
-from vitzoo.schema.rows import Preprocessing, Variant, Weights
+from vitzoo.schema.preprocessing import Preprocessing
+from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.spec import Spec
 from vitzoo.schema.terms import AVG, TIMM_POOLS
 
@@ -113,7 +114,7 @@ def _described(spec: Spec, row: Weights | None) -> dict[str, Any]:
     images = row.preprocessing if row else Preprocessing(mean=(0.5,) * c, std=(0.5,) * c)
     stated = row.num_classes if row else None
     return {
-        **vars(images),
+        **images.of_timm,
         "input_size": (c, *spec.image_size),
         "fixed_input_size": True,
         "num_classes": spec.num_classes if stated is None else stated,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vitzoo.apps.export.export import prepared
 from vitzoo.images.transform import Transform
+from vitzoo.schema.preprocessing import usable
 
 COUNT = 16
 RANDOM = "random numbers"
@@ -38,7 +39,7 @@ def samples(
         kinds = {1: (_digits, "of scikit-learn's digits"),
                  3: (_photographs, "crops of scikit-learn's two photographs")}  # fmt: skip
         draw, what = kinds[channels]
-        known = Transform(network.spec, network.preprocessing)
+        known = Transform(network.spec, usable(network.preprocessing))
         found = [known.prepare(image) for image in draw()]
     except (ImportError, KeyError):
         shape = (COUNT, channels, *network.spec.image_size)

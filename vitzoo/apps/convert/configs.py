@@ -6,7 +6,7 @@ Every config is read again as `create` reads it, and must then describe the same
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from inspect import signature
 from itertools import chain, product
 from math import floor, isclose
@@ -16,7 +16,8 @@ from vitzoo.errors import CheckpointError, InvalidOption, VitzooError
 from vitzoo.foreign import timm_config
 from vitzoo.foreign.changes import changed, timm_spec
 from vitzoo.foreign.overrides import stated_by
-from vitzoo.foreign.preprocessing import RESAMPLE, of_open_clip, read_processor
+from vitzoo.foreign.preprocessing import of_open_clip
+from vitzoo.foreign.processors import FACTOR, RESAMPLE, read_processor
 from vitzoo.formats import Format
 from vitzoo.formats.config import Config, ConfigTable
 from vitzoo.formats.unsupported import DEFAULTS
@@ -24,7 +25,7 @@ from vitzoo.registry.foreign_names import known_elsewhere
 from vitzoo.registry.registry import Registry, describe
 from vitzoo.schema.kinds import KIND_OF_FIELD
 from vitzoo.schema.manifest import CORE_BUILDER
-from vitzoo.schema.rows import Preprocessing
+from vitzoo.schema.preprocessing import OF_TIMM, Preprocessing
 from vitzoo.schema.spec import PartSpec, Spec
 
 PLAIN = "vit_base_patch16_224"  # timm's network for a spec without a name in timm
@@ -206,7 +207,7 @@ def open_clip_of(
         raise CheckpointError(str(error)) from error
     if lack := differing(spec, found, zoo):
         raise CheckpointError(", ".join(lack))
-    return config | _preprocess(preprocessing)
+    return config | _preprocess(preprocessing, spec.image_size)
 
 
 def processor_of(preprocessing: Preprocessing, image_size: tuple[int, int]) -> dict[str, Any]:
@@ -215,21 +216,27 @@ def processor_of(preprocessing: Preprocessing, image_size: tuple[int, int]) -> d
     Raises:
         CheckpointError: an image processor of transformers cannot do the same.
     """
-    (h, w), crop = image_size, preprocessing.crop_pct
-    center = preprocessing.crop_mode == "center"
-    number = next(n for n, name in RESAMPLE.items() if name == preprocessing.interpolation)
-    cropped = center or crop < 1
+    (h, w), row = image_size, preprocessing.fitted(image_size)
+    if lack := {"scale", "bands", "channel_order"} & row.to_data().keys():
+        raise CheckpointError(f"an image processor with {', '.join(sorted(lack))}")
+    if row.crop_mode not in ("center", "squash"):
+        raise CheckpointError(f"an image processor with crop_mode {row.crop_mode}")
+    crop, resize = row.crop_pct, row.resize
+    center = row.crop_mode == "center"
     height, width = floor(h / crop), floor(w / crop)
+    if resize is not None:
+        height, width = (resize, resize) if isinstance(resize, int) else resize
+    cropped = center or (height, width) != (h, w)
     table: dict[str, Any] = {
         "image_processor_type": "CLIPImageProcessor" if cropped else "ViTImageProcessor",
         "do_resize": True,
         "size": {"shortest_edge": height} if center else {"height": height, "width": width},
-        "resample": number,
+        "resample": RESAMPLE.index(row.interpolation),
         "do_rescale": True,
-        "rescale_factor": 1 / 255,
+        "rescale_factor": row.rescale_factor or FACTOR,
         "do_normalize": True,
-        "image_mean": list(preprocessing.mean),
-        "image_std": list(preprocessing.std),
+        "image_mean": list(row.mean),
+        "image_std": list(row.std),
     }
     if cropped:
         table |= {"do_center_crop": True, "crop_size": {"height": h, "width": w}}
@@ -237,7 +244,7 @@ def processor_of(preprocessing: Preprocessing, image_size: tuple[int, int]) -> d
         found = read_processor(table)
     except InvalidOption as error:
         raise CheckpointError(str(error)) from error
-    if (center and h != w) or floor(h / found.crop_pct) != height:
+    if resize is None and ((center and h != w) or floor(h / found.crop_pct) != height):
         raise CheckpointError(f"a crop of {h}x{w} px with crop_pct {crop}")
     return table
 
@@ -253,9 +260,9 @@ def _timm(
     inner: dict[str, Any] = {"tag": tag} if tag else {}
     inner |= {"num_classes": spec.num_classes, "input_size": [spec.in_chans, *spec.image_size]}
     inner |= {"fixed_input_size": True}
-    if preprocessing is not None:
-        table = asdict(preprocessing)
-        inner |= {key: list(v) if isinstance(v, tuple) else v for key, v in table.items()}
+    table = preprocessing.fitted(spec.image_size).to_data() if preprocessing else {}
+    if table.keys() <= {*OF_TIMM, "crop_offset"}:  # timm can do the same, up to half a pixel
+        inner |= {key: value for key, value in table.items() if key in OF_TIMM}
     config: dict[str, Any] = {"architecture": name, "num_classes": spec.num_classes}
     if labels:
         config["label_names"] = list(labels)
@@ -345,10 +352,11 @@ def _labels(labels: Sequence[str], count: int) -> dict[str, Any]:
     }
 
 
-def _preprocess(preprocessing: Preprocessing | None) -> dict[str, Any]:
+def _preprocess(preprocessing: Preprocessing | None, image_size: tuple[int, int]) -> dict[str, Any]:
     """Return open_clip's preprocessing, empty if it cannot do the same."""
     if preprocessing is None:
         return {}
+    preprocessing = preprocessing.fitted(image_size).with_values(crop_offset="nearest")
     table = {
         "mean": list(preprocessing.mean),
         "std": list(preprocessing.std),

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from vitzoo.known import transform
 from vitzoo.network.activation import activation_of
 from vitzoo.opening import is_model
 from vitzoo.plugin.requirements import check_extra
+from vitzoo.schema.preprocessing import Preprocessing, UnreadPreprocessing
 from vitzoo.schema.spec import Spec
 from vitzoo.schema.terms import SOFTMAX
 
@@ -188,11 +189,12 @@ def prepared(network: Any, name: str, paths: Iterable[str | os.PathLike[str]]) -
 
 def _described(network: Any, output: str, precision: str) -> dict[str, Any]:
     """Return what the written file says about its network."""
-    preprocessing = None
-    if network.spec.in_chans in MODES:
-        prepare = transform(network)
+    preprocessing, stated = None, network.preprocessing
+    bands = isinstance(stated, Preprocessing) and (stated.bands or stated.scale)
+    if not isinstance(stated, UnreadPreprocessing) and (bands or network.spec.in_chans in MODES):
+        prepare = transform(network, image_size=network.spec.image_size)
         size = {"image_size": list(prepare.image_size), "mode": prepare.mode}
-        preprocessing = size | asdict(prepare.preprocessing)
+        preprocessing = size | prepare.preprocessing.to_data()
     report, activation = network.load_report, activation_of(network)
     return {
         "network": network.spec.to_data(),

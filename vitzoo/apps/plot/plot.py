@@ -31,6 +31,7 @@ from vitzoo.network.model import VisionTransformer
 from vitzoo.network.wrappers import network_of, unwrapped
 from vitzoo.opening import is_model
 from vitzoo.plugin.requirements import check_extra
+from vitzoo.schema.preprocessing import UnreadPreprocessing
 from vitzoo.schema.reader import describe
 from vitzoo.schema.spec import Spec
 from vitzoo.text import escaped
@@ -322,13 +323,15 @@ def _check_input(model: VisionTransformer, images: Tensor) -> None:
 def _pixels(model: VisionTransformer, image: Tensor) -> compute.Array:
     """Return what the patches of an input (c, h, w) cover, (h, w, 3) in [0, 1]."""
     shown = image.detach().to("cpu", torch.float32)
-    row = model.preprocessing
-    if row is None and model.spec is not None:
+    stated = model.preprocessing
+    row = stated.known if isinstance(stated, UnreadPreprocessing) else stated
+    if stated is None and model.spec is not None:
         row = default_preprocessing(model.spec)
     known = row is not None and len(row.mean) == len(shown)
     if row is not None and known:
         mean, std = statistics(row)
-        shown = (shown * std + mean).clamp(0, 1)
+        shown = (shown * std + mean) / (255 * (row.rescale_factor or 1 / 255))
+        shown = (shown.flip(0) if row.channel_order == "bgr" else shown).clamp(0, 1)
     if len(shown) != 3:  # several channels in grey
         shown = shown.mean(dim=0, keepdim=True).expand(3, -1, -1)
     if not known:

@@ -18,9 +18,7 @@ from vitzoo.errors import ImageError, InvalidOption, printable, short_repr
 from vitzoo.images.decode import (
     UNNAMED,
     decode_bytes,
-    flatten,
-    image_of_array,
-    loaded,
+    opened,
     read_bytes,
 )
 from vitzoo.images.find import LeftOut, find_images
@@ -29,7 +27,10 @@ from vitzoo.keywords import check_types
 
 Input = str | os.PathLike[str] | bytes | np.ndarray | Image.Image
 KINDS = (str, os.PathLike, bytes, bytearray, memoryview, np.ndarray, Image.Image)
-EXPECTED = "a path, the bytes of an image file, a uint8 array or a Pillow image"
+EXPECTED = (
+    "a path, the bytes of an image file, a uint8 array, an array of uint16 or floats, or a Pillow "
+    "image"
+)
 
 
 @dataclass(frozen=True)
@@ -66,34 +67,41 @@ def decoded(image: Input, name: str, transform: Transform) -> Decoded:
                 name, image = printable(image), read_bytes(image)
             if isinstance(image, bytes | bytearray | memoryview):
                 digest = sha256(image).hexdigest()
-                found = decode_bytes(bytes(image), name, held)
+                found: Any = decode_bytes(bytes(image), name, held)
             else:
                 name, found = UNNAMED, _pixels(image, held)
-            found = flatten(found, transform.mode, name)
-            tensor, size = transform.prepare(found), found.size
+            found = transform.pixels(found, name)
+            tensor = transform.prepare(found)
+            width, height = found.size
             del found  # before another large image
     except ImageError as error:
         return Decoded(None, str(error), sha256=digest)
     except Exception as error:  # noqa: BLE001  # a `__fspath__`, a Pillow image that fails
         return Decoded(None, f"cannot prepare the image: {short_repr(error)}", sha256=digest)
-    return Decoded(tensor, "", *size, digest)
+    return Decoded(tensor, "", width, height, digest)
 
 
-def is_image(images: object) -> bool:
-    """Return whether a value is one image; an array (n, h, w) is a list of images."""
+def is_image(images: object, transform: Transform | None = None) -> bool:
+    """Return whether a value is one image; an array (n, h, w) is a list of images.
+
+    With a transform of bands or of more channels, an array (h, w, bands) is one image.
+    """
     if isinstance(images, np.ndarray):
-        return images.ndim == 2 or (images.ndim == 3 and images.shape[2] <= 4)
+        several = transform is not None and max(transform.preprocessing.bands or (0,)) > 0
+        most = max(4, transform.channels if transform else 0)
+        return images.ndim == 2 or (images.ndim == 3 and (several or images.shape[2] <= most))
     return isinstance(images, KINDS)
 
 
-def as_list(called: str, images: Any) -> list[Input]:
+def as_list(called: str, images: Any, transform: Transform | None = None) -> list[Input]:
     """Return one image or several as a list; raise InvalidOption if one is of another kind.
 
     Args:
         called: name of the function, for the message.
         images: its argument.
+        transform: of the network, which decides whether an array is one image.
     """
-    if is_image(images):
+    if is_image(images, transform):
         return [images]
     check_types(called, images=(images, "an iterable"))
     given = list(images)
@@ -125,9 +133,7 @@ def named(
             yield Path(image), image
 
 
-def _pixels(image: object, held: ExitStack) -> Image.Image:
-    if isinstance(image, np.ndarray):
-        return image_of_array(image)
-    if isinstance(image, Image.Image):
-        return loaded(image, held)
+def _pixels(image: object, held: ExitStack) -> Image.Image | np.ndarray:
+    if isinstance(image, np.ndarray | Image.Image):
+        return opened(image, held)[0]
     raise ImageError(f"expected {EXPECTED}, got {type(image).__name__}")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -49,7 +50,7 @@ def predict(
     Args:
         model: the network, see docs/create.md#which-network. A variant gets its default weights.
         images: one image, or several: paths of files and folders (without hidden files), bytes of
-            image files, uint8 arrays (h, w) or (h, w, c), Pillow images.
+            image files, arrays (h, w) or (h, w, bands) of uint8, uint16 or floats, Pillow images.
         top: number of classes to return for each image.
         batch_size: number of images in a batch.
         on_error: is called with the error of each image that cannot be read, instead of raising
@@ -60,7 +61,7 @@ def predict(
             class and no output activation for it, or a value is not possible.
         ImageError: a file is missing or no readable image.
     """
-    given = as_list("predict", images)
+    listed = None if isinstance(images, np.ndarray) else as_list("predict", images)
     check_types("predict", on_error=(on_error, "a function or None"))
     network: Any = model if is_model(model) else open_network(model)
     check_classifier(network)
@@ -68,11 +69,13 @@ def predict(
     check_count("batch_size", batch_size)
     names, activation = class_names(network_of(network)), answers_of(network)
     sample = sample_of(network)
+    prepare = transform(network)
+    given = as_list("predict", images, prepare) if listed is None else listed
 
     def predictions() -> Iterator[Prediction]:
         network.eval()
         left_out = LeftOut()
-        inputs = _inputs(named(given, on_error, left_out), transform(network), on_error)
+        inputs = _inputs(named(given, on_error, left_out), prepare, on_error)
         for batch in batches(inputs, batch_size):
             images = torch.stack([x for _, x in batch]).to(sample.device, sample.dtype)
             with torch.inference_mode():

@@ -7,7 +7,6 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
@@ -202,8 +201,8 @@ class Predictor:
         """Return one row for each image, in their order.
 
         Args:
-            images: paths, bytes of image files, uint8 arrays (h, w) or (h, w, c), Pillow images. An
-                image that cannot be used gives a row with its error.
+            images: paths, bytes of image files, arrays (h, w) or (h, w, bands) of uint8, uint16 or
+                floats, Pillow images. An image that cannot be used gives a row with its error.
 
         Raises:
             InvalidOption: it is one image, not a list.
@@ -219,7 +218,7 @@ class Predictor:
         Raises:
             InvalidOption: it is one image, not a list.
         """
-        if is_image(images):
+        if is_image(images, self._transform):
             raise InvalidOption(
                 f"images must be a list of images, got one {type(images).__name__}; pass [image]"
             )
@@ -244,7 +243,8 @@ class Predictor:
             ImageError: a folder contains no images.
         """
         left_out = LeftOut()
-        every = list(named(as_list("Predictor.predict", images), left_out=left_out))
+        given = as_list("Predictor.predict", images, self._transform)
+        every = list(named(given, left_out=left_out))
         predictor = self._with_labels
         rows = predictor.rows(image for _, image in every)
         found = Predictions(
@@ -380,7 +380,7 @@ class Predictor:
         return Fingerprint(
             weights=self._weights_sha256 if found == self._loaded else found,
             network=describe_network(spec),
-            preprocessing=asdict(self._transform.preprocessing),
+            preprocessing=self._transform.preprocessing.to_data(),
             outputs=self.outputs,
             labels=self._describe_labels(),
             dtype=str(self._sample.dtype).removeprefix("torch."),

@@ -41,8 +41,8 @@ from vitzoo.opening import is_model, resolve, weights_source
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.registry.registry import registry
 from vitzoo.saving import save_classifier
+from vitzoo.schema.preprocessing import Stated
 from vitzoo.schema.reader import describe
-from vitzoo.schema.rows import Preprocessing
 from vitzoo.schema.spec import Spec
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class ToSave:
 
     spec: Spec
     trunk: Trunk
-    preprocessing: Preprocessing | None
+    preprocessing: Stated | None
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -19,7 +19,7 @@ from vitzoo.foreign.sidecars import CONFIG, OPEN_CLIP, PROCESSOR
 from vitzoo.formats import Format
 from vitzoo.log import log
 from vitzoo.registry.registry import Registry
-from vitzoo.schema.rows import Preprocessing
+from vitzoo.schema.preprocessing import Preprocessing, Stated
 from vitzoo.schema.spec import PartSpec, Spec
 
 LIBRARIES = ("timm", "transformers", "open_clip", "torchvision")
@@ -47,8 +47,13 @@ class Network:
     format: str = ""
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     labels: Sequence[str] = ()
-    preprocessing: Preprocessing | None = None
+    preprocessing: Stated | None = None
     output_activation: str = ""
+
+    @property
+    def images(self) -> Preprocessing | None:
+        """The preprocessing, None for a statement that vitzoo cannot follow."""
+        return self.preprocessing if isinstance(self.preprocessing, Preprocessing) else None
 
 
 @dataclass(frozen=True)
@@ -140,7 +145,7 @@ Files = tuple[dict[str, Mapping[str, Any]], str]
 
 
 def _timm(network: Network, layout: Format, zoo: Registry) -> Files:
-    labels, preprocessing = network.labels, network.preprocessing
+    labels, preprocessing = network.labels, network.images
     config = timm_of(layout, network.spec, zoo, labels=labels, preprocessing=preprocessing)
     config |= problem_of(network.output_activation)  # which transformers reads, also for timm
     return {CONFIG: config}, 'timm.create_model("local-dir:{}", pretrained=True)'
@@ -151,9 +156,9 @@ def _transformers(network: Network, layout: Format, zoo: Registry) -> Files:
     config = transformers_of(layout, spec, zoo, labels=network.labels)
     config |= problem_of(network.output_activation)
     files: dict[str, Mapping[str, Any]] = {CONFIG: config}
-    if network.preprocessing is not None:
+    if network.images is not None:
         with suppress(CheckpointError):  # the network is the same; its images need vitzoo.transform
-            files[PROCESSOR] = processor_of(network.preprocessing, spec.image_size)
+            files[PROCESSOR] = processor_of(network.images, spec.image_size)
     name = next(iter(config["architectures"]), "AutoModel")
     more = ", add_pooling_layer=False" if name == "AutoModel" else ""
     return files, f'transformers.{name}.from_pretrained("{{}}"{more})'
@@ -162,7 +167,7 @@ def _transformers(network: Network, layout: Format, zoo: Registry) -> Files:
 def _open_clip(network: Network, layout: Format, zoo: Registry) -> Files:
     if layout.name != network.format:
         raise CheckpointError("a text tower, which only files of open_clip have")
-    config = open_clip_of(layout, network.spec, zoo, network.shapes, network.preprocessing)
+    config = open_clip_of(layout, network.spec, zoo, network.shapes, network.images)
     return {OPEN_CLIP: config}, 'open_clip.create_model("local-dir:{}")'
 
 

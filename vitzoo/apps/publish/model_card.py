@@ -10,6 +10,7 @@ from typing import Any
 from vitzoo import __version__
 from vitzoo.errors import printable
 from vitzoo.network.activation import MEANING, activation_of
+from vitzoo.schema.preprocessing import OF_TIMM, Stated, UnreadPreprocessing
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.terms import SOFTMAX
 
@@ -120,11 +121,21 @@ def _facts(card: Card) -> Mapping[str, object]:
     if spec.block.merge:
         found["token merging"] = f"each block merges {spec.block.merge} patch tokens into others"
     if images is not None:
-        found["preprocessing"] = (
-            f"{images.interpolation}, crop_pct {images.crop_pct}, {images.crop_mode}; mean "
-            f"{list(images.mean)}, std {list(images.std)}"
-        )
+        found["preprocessing"] = _images(images)
     return found
+
+
+def _images(images: Stated) -> str:
+    """Return how images are prepared, or why that is not known."""
+    if isinstance(images, UnreadPreprocessing):
+        return _markdown(f"not known: {images.file} states what vitzoo cannot do: {images.what}")
+    size = f"crop_pct {images.crop_pct}" if images.resize is None else f"resize {images.resize}"
+    more = {key: v for key, v in images.to_data().items() if key not in (*OF_TIMM, "resize")}
+    rest = "".join(f", {key} {value}" for key, value in more.items())
+    return (
+        f"{images.interpolation}, {size}, {images.crop_mode}; mean {list(images.mean)}, std "
+        f"{list(images.std)}{rest}"
+    )
 
 
 def _table(rows: Mapping[str, object]) -> str:
