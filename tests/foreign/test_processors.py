@@ -28,7 +28,7 @@ IMAGES = [
 ]
 MODULES = {  # of transformers, by the name of the processor; the others have no Pillow backend
     "Beit": "beit", "Bit": "bit", "Blip": "blip", "ChineseCLIP": "chinese_clip", "CLIP": "clip",
-    "ConvNext": "convnext", "DeiT": "deit", "DPT": "dpt", "Flava": "flava", "GotOcr2": "got_ocr2",
+    "ConvNext": "convnext", "DeiT": "deit", "DPT": "dpt", "Flava": "flava", "Gemma3": "gemma3", "GotOcr2": "got_ocr2",
     "Levit": "levit", "Llava": "llava", "MobileViT": "mobilevit", "OwlViT": "owlvit",
     "Segformer": "segformer", "Siglip": "siglip", "ViT": "vit",
 }  # fmt: skip
@@ -52,7 +52,7 @@ def sizes_of(name, px):
     ]
     if name == "ConvNext":
         return [px, *edge, lambda: {"shortest_edge": 384}]
-    return both if name in ("DPT", "GotOcr2") else both + edge + limits
+    return both if name in ("DPT", "Gemma3", "GotOcr2") else both + edge + limits
 
 
 def drawn(name, rng):

@@ -174,6 +174,7 @@ PROCESSORS: dict[str, Processor] = {
     "DINOv3ViT": Processor(IMAGENET, resample=2, pads=False),
     "DPT": Processor(size=384, crops=None, pads=False, resized=_dpt),
     "Flava": Processor(CLIP, crop_size=224, crops=True, pads=False),
+    "Gemma3": Processor(resample=2, crops=None, pads=False),
     "GotOcr2": Processor(CLIP, size=384, crops=None, pads=False),
     "Levit": Processor(
         IMAGENET, size={"shortest_edge": 224}, crop_size=224, crops=True, square=False,
@@ -199,6 +200,7 @@ OF_TYPE: dict[str, str] = {  # image processor by the type of a network, as tran
     **dict.fromkeys(("blip", "blip-2", "instructblip"), "Blip"),
     **dict.fromkeys(("convnext", "convnextv2", "cvt", "regnet", "resnet"), "ConvNext"),
     **dict.fromkeys(("dpt", "depth_anything"), "DPT"),
+    **dict.fromkeys(("gemma3", "shieldgemma2"), "Gemma3"),
     **dict.fromkeys(("got_ocr2", "internvl"), "GotOcr2"),
     **dict.fromkeys(("mobilevit", "mobilevitv2"), "MobileViT"),
     **dict.fromkeys(("segformer", "upernet"), "Segformer"),
