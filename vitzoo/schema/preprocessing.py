@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Self
 
 from vitzoo.errors import InvalidOption
 from vitzoo.schema.reader import MAX_PX, Reader, describe
@@ -29,6 +29,9 @@ FIX = (
 @dataclass(frozen=True)
 class Preprocessing(Record):
     """How an image becomes the input of a network.
+
+    Fields that timm lacks are only in `vars` if they differ from their defaults, so that tables and
+    pickles are those of versions without them.
 
     Args:
         mean, std: per channel, of pixel values in [0, 1].
@@ -82,19 +85,21 @@ class Preprocessing(Record):
             Reader(table, "Preprocessing()", InvalidOption)
         ).items():
             object.__setattr__(self, key, value)
+        _leave_defaults_out(self)
 
     def __repr__(self) -> str:
-        stated = ", ".join(f"{key}={getattr(self, key)!r}" for key in self.to_data())
+        stated = ", ".join(f"{key}={value!r}" for key, value in vars(self).items())
         return f"{type(self).__name__}({stated})"
+
+    def with_values(self, **values: Any) -> Self:
+        """Return a copy with other values of these fields, which are not checked."""
+        copy = super().with_values(**values)
+        _leave_defaults_out(copy)
+        return copy
 
     def to_data(self) -> dict[str, Any]:
         """Return the fields as plain data; those that timm lacks only if they have an effect."""
-        usual = {field.name: field.default for field in fields(self)}
-        return {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in vars(self).items()
-            if key in OF_TIMM or value != usual[key]
-        }
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in vars(self).items()}
 
     @property
     def of_timm(self) -> dict[str, Any]:
@@ -124,6 +129,14 @@ class Preprocessing(Record):
             key: value for key, value in self.to_data().items() if key not in (*OF_TIMM, "resize")
         }
         return ", ".join([text, self.crop_mode, *(f"{key} {more[key]}" for key in more)])
+
+
+def _leave_defaults_out(row: Preprocessing) -> None:
+    """Remove the values that the class has from an object."""
+    own = vars(row)
+    for field in fields(row):
+        if field.name not in OF_TIMM and own.get(field.name, field) == field.default:
+            del own[field.name]
 
 
 @dataclass(frozen=True)
