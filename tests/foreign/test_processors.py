@@ -28,7 +28,8 @@ IMAGES = [
 ]
 MODULES = {  # of transformers, by the name of the processor; the others have no Pillow backend
     "Beit": "beit", "Bit": "bit", "Blip": "blip", "ChineseCLIP": "chinese_clip", "CLIP": "clip",
-    "ConvNext": "convnext", "DeiT": "deit", "DPT": "dpt", "Flava": "flava", "Gemma3": "gemma3", "GotOcr2": "got_ocr2",
+    "ConvNext": "convnext", "DeiT": "deit", "DPT": "dpt", "Flava": "flava", "Gemma3": "gemma3",
+    "GotOcr2": "got_ocr2",
     "Levit": "levit", "Llava": "llava", "MobileViT": "mobilevit", "OwlViT": "owlvit",
     "Segformer": "segformer", "Siglip": "siglip", "ViT": "vit",
 }  # fmt: skip
@@ -413,3 +414,22 @@ def test_what_timm_does_differently_is_refused(tmp_path, changes, parts):
     says(line, "config.json", *parts)
     with refuses(InvalidOption, *parts):
         vitzoo.transform(found)
+
+
+def test_commands_and_probe_refuse_alike(run, folder, tmp_path_factory):
+    write(folder, EDGE)
+    place = tmp_path_factory.mktemp("images")
+    for label in ("a", "b"):
+        (place / label).mkdir()
+        for number in range(4):
+            IMAGES[number].save(place / label / f"{number}.png")
+    parts = ("preprocessor_config.json", "shortest_edge", "native_size", "model.preprocessing")
+    with refuses(InvalidOption, *parts):
+        vitzoo.probe(folder, place)
+    for command in (
+        ["predict", folder, place / "a"],
+        ["embed", folder, place, "--out", place / "o"],
+    ):
+        code, _, err = run(*command)
+        assert code == 2
+        says(err, *parts)

@@ -124,6 +124,7 @@ def test_ways_to_write_it(folder, small, changes, row):
         ({"resample": "cubic"}, ["resample", "bicubic", "'cubic'"]),
         ({"image_mean": None}, ["image_mean", "list", "None"]),
         ({"image_std": [0.5, 0.5, 0]}, ["std", "positive"]),
+        ({"image_mean": [0.5]}, ["image_mean", "3 channels"]),
         ({"size": {}}, ["size", "height", "width", "px"]),
         ({"size": {"height": 10**9, "width": 1}}, ["size", "height", "width", "px"]),
         ({"do_center_crop": True, "crop_size": "64"}, ["crop_size", "'64'", "px"]),

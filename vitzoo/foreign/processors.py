@@ -320,6 +320,8 @@ def _values(table: Table, processor: Processor, channels: int) -> Preprocessing:
             value = [float(value)] * channels
         if not isinstance(value, list):
             raise Unread(key, value, "expected a number, or a list of numbers")
+        if len(value) != channels:
+            raise Unread(key, value, f"expected a number for each of the {channels} channels")
         values[name] = tuple(value)
     factor = table["rescale_factor"] if table["do_rescale"] else 1.0
     if type(factor) not in (int, float):
@@ -336,10 +338,9 @@ def _made(values: dict[str, Any]) -> Preprocessing:
         return Preprocessing(**values)
     except InvalidOption as error:
         reason = str(error).removeprefix("Preprocessing(): ")
-        words = reason.split()
-        keys = {"std": "image_std", "mean": "image_mean", "rescale_factor": "rescale_factor"}
-        key = keys.get(words[0], "image_std" if words[0] == "std" else "image_mean")
-        raise Unread(key, values.get(words[0]), reason) from error
+        name = reason.split()[0]
+        key = {"std": "image_std", "rescale_factor": "rescale_factor"}.get(name, "image_mean")
+        raise Unread(key, values.get(name), reason) from error
 
 
 def _interpolation(resample: object) -> str:

@@ -83,7 +83,7 @@ class Transform:
         values = [np.array(self._fit(one)) for one in images]
         pixels = torch.from_numpy(self._scaled(np.stack(values) if bands else values[0], image))
         if not bands:
-            pixels = pixels.reshape(*self._shape(values[0]), -1).permute(2, 0, 1)
+            pixels = pixels.reshape(*values[0].shape[:2], -1).permute(2, 0, 1)
         if row.channel_order == "bgr":
             pixels = pixels.flip(0)
         mean, std = statistics(row)
@@ -100,10 +100,6 @@ class Transform:
             return (values * np.float64(factor)).astype(np.float32)
         scale = image.scale if isinstance(image, Bands) else 255
         return values.astype(np.float32) / np.float32(scale)
-
-    @staticmethod
-    def _shape(values: np.ndarray) -> tuple[int, ...]:
-        return values.shape[:2]
 
     def _fit(self, image: Image.Image) -> Image.Image:
         """Return an image that is resized, and cropped in the middle or filled up with black."""
