@@ -433,3 +433,13 @@ def test_commands_and_probe_refuse_alike(run, folder, tmp_path_factory):
         code, _, err = run(*command)
         assert code == 2
         says(err, *parts)
+
+
+def test_a_processor_without_type_beside_a_config_of_another_library():
+    table = {"size": 32, "resample": 0, "image_mean": 0.1, "image_std": 0.2}
+    assert read_processor(table) == read_processor(table | {"image_processor_type": "ViT"})
+    for key in table:
+        with pytest.raises(Unread):
+            read_processor({name: value for name, value in table.items() if name != key})
+    with pytest.raises(Unread):
+        read_processor(table, {"model_type": "unknown"})

@@ -25,6 +25,7 @@ IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 WITHOUT_EFFECT = ("do_resize", "do_rescale", "do_normalize", "do_center_crop", "do_convert_rgb")
 FURTHER = ("keep_aspect_ratio", "crop_to_patches")  # steps besides all other names in do_
 FACTOR = 1 / 255
+VALUES = {"size", "resample", "image_mean", "image_std"}  # whose defaults differ
 WARPED = 384  # px from which ConvNeXt's processor does not crop
 Table = Mapping[str, Any]
 
@@ -265,6 +266,8 @@ def type_of(table: Table, config: Table) -> str:
     name = str(stated).removesuffix("Fast").removesuffix("Pil")
     for end in ("ImageProcessor", "FeatureExtractor"):
         name = name.removesuffix(end)
+    if stated is None and kind is None and table.keys() >= VALUES:
+        return "ViT"  # beside a config of another library; no default of it counts
     if stated is None:
         raise Unread(keys[0], None, "expected the name of an image processor of transformers")
     if name not in PROCESSORS or not isinstance(stated, str):
