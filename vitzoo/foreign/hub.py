@@ -22,7 +22,7 @@ from vitzoo.errors import (
 from vitzoo.files.names import INDEX
 from vitzoo.files.safetensors import PICKLES, no_pickle
 from vitzoo.files.shard_index import pickle_in, read_index
-from vitzoo.foreign.sidecars import CONFIG, OPEN_CLIP, SIDECARS, Sidecars, read_sidecars
+from vitzoo.foreign.sidecars import CONFIG, OPEN_CLIP, SIDECARS, UNKNOWN, Sidecars, read_sidecars
 from vitzoo.log import log
 from vitzoo.progress import Note
 from vitzoo.schema.addresses import address_of, one_form, parts_of_address
@@ -73,10 +73,7 @@ def sidecars_at(address: str) -> tuple[Sidecars, HubFile]:
     def read(name: str) -> bytes | None:
         if name in small:
             return read_small(small[name])
-        raise StoreError(
-            f"the Hub cache does not tell whether {there[0].entry.repo} has it; with a network, "
-            "vitzoo asks"
-        )
+        raise StoreError(f"{UNKNOWN} {there[0].entry.repo} has it; with a network, vitzoo asks")
 
     return read_sidecars(read, there[0].entry.repo), there[0]
 

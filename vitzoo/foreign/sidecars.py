@@ -29,6 +29,7 @@ SQUARE = (
     "vitzoo.transform(model, native_size={}) does for forward_packed, or with dynamic=True"
 )
 SIDECARS = (OPEN_CLIP, CONFIG, PROCESSOR, PROCESSORS)
+UNKNOWN = "the Hub cache does not tell whether"  # a repository has a file
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ def read_sidecars(read: Callable[[str], bytes | None], repo: str = "") -> Sideca
         except (StoreError, ValueError) as error:  # InvalidOption is a ValueError
             reason = printable(str(error), 200)
             notes.append(f"{name} is not used: {reason}")
-            unread[name] = UnreadPreprocessing(name, reason=reason)
+            if UNKNOWN not in reason:  # the file is there
+                unread[name] = UnreadPreprocessing(name, reason=reason)
     whole = tables.pop(PROCESSORS, {}).get("image_processor")
     tables |= {PROCESSORS: whole} if isinstance(whole, Mapping) else {}
     if not tables and not unread:
