@@ -124,7 +124,6 @@ def test_arrays_without_bands_and_scale():
         ({}, np.zeros((4, 4, 4), np.uint16), ["uint16", "(4, 4, 4)", "bands="]),
         ({}, np.full((4, 4, 3), 9000.0), ["9000", "0 to 255", "scale="]),
     ],
-    ids=str,
 )
 def test_an_image_without_these_values_is_refused(options, image, parts):
     with refuses(ImageError, *parts):
