@@ -281,6 +281,8 @@ def remove_left_at(paths: Iterable[Path]) -> None:
 def _remove_left(path: Path, *, folder: bool = False) -> None:
     """Remove the temporary files, or folders, that killed processes left beside `path`."""
     for left in _left(path):
+        if _old(left).exists():  # it waits for its name: see `_settle`
+            continue
         with contextlib.suppress(OSError):
             status = left.lstat()
             if stat.S_ISDIR(status.st_mode) == folder and time.time() - status.st_mtime > LEFT:

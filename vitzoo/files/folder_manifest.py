@@ -115,9 +115,14 @@ def _check_unchanged(folder: Path) -> None:
     if not found:
         return
     try:
-        files = read_manifest(folder) or {}
+        files = read_manifest(folder)
     except (CheckpointError, StoreError) as error:
         raise InvalidOption(f"{error}; {KEPT}") from error
+    if files is None:
+        raise InvalidOption(
+            f"{folder / found[0]}: the folder has no {MANIFEST}, the list of what vitzoo wrote "
+            f"there, so the file may be another's; {KEPT}"
+        )
     for name in found:
         if name == MANIFEST:
             continue
