@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from vitzoo.errors import CheckpointError, InvalidOption, UnknownName, WeightsUnavailable
 from vitzoo.files.access import read_regular
 from vitzoo.files.names import INDEX, PATH, PATHS, SAFETENSORS, on_hub, valid_repo
+from vitzoo.files.safetensors import PICKLE_INDEX
 from vitzoo.files.shard_index import weights_in
 from vitzoo.files.strict_json import strict_json
 from vitzoo.files.strict_toml import strict_toml
@@ -340,7 +341,8 @@ def _check_there(path: Path) -> None:
 
 
 def _is_spec(path: Path) -> bool:
-    return path.suffix in SPEC_FILES and not path.name.endswith(INDEX)
+    index = path.name.endswith(INDEX) or PICKLE_INDEX.fullmatch(path.name)
+    return path.suffix in SPEC_FILES and not index
 
 
 def _of_path(path: Path, zoo: Registry) -> Request:

@@ -196,6 +196,8 @@ def test_one_of_several_pickles_is_never_converted_alone(small, tmp_path):
     for weights in (folder, index, shard):
         with refuses(CheckpointError, command):
             vitzoo.create(small, weights=weights)
+    with refuses(CheckpointError, command):
+        vitzoo.create(index)
     with refuses(CheckpointError, shard, "one of several files", f"convert {index}"):
         convert_pickle(shard, out)
     index.unlink()
