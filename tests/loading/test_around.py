@@ -3,6 +3,7 @@
 Each network is a small one of timm, torchvision or transformers, and gives the expected outputs.
 """
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -158,7 +159,7 @@ def file_of(network, path, prefix=""):
     return write(path / "net.safetensors", state)
 
 
-@pytest.mark.parametrize("prefix", ["", "module.", "lit.model."])
+@pytest.mark.parametrize("prefix", ["", "module.", "lit.model.", "0.", "model.1.net.", "my net/"])
 @pytest.mark.parametrize("name", NETWORKS)
 @torch.inference_mode()
 def test_the_outputs_are_those_of_the_network(name, prefix, tmp_path):
@@ -244,6 +245,47 @@ def test_a_prefix_chooses_one_of_several_networks(names, tmp_path):
 
 
 @torch.inference_mode()
+def test_networks_of_a_list(tmp_path):
+    """As in an ensemble; the number of a network is no number of a block."""
+    networks = nn.ModuleList([of_timm(), of_timm()])
+    fill(networks)
+    path = file_of(networks, tmp_path, "models.")
+    with refuses(CheckpointError, "'models.0.' (timm)", "'models.1.' (timm)"):
+        vitzoo.create(SPEC, weights=path)
+    for prefix in ("models.1.", "models.1"):
+        close(vitzoo.create(SPEC, weights=path, prefix=prefix).eval()(IMAGES), networks[1](IMAGES))
+
+
+@torch.inference_mode()
+def test_a_file_of_jax_with_several_networks(tmp_path):
+    network = fill(of_timm())
+    source = file_of(network, tmp_path)
+    vitzoo.convert(source, "google", tmp_path / "google.npz", num_heads=2)
+    with np.load(tmp_path / "google.npz") as file:
+        arrays = dict(file)
+    path, right = tmp_path / "net.npz", network(IMAGES)
+    for prefix in ("model/", "state/ema/"):
+        np.savez(path, **prefixed(prefix, arrays))
+        model = vitzoo.create(SPEC, weights=path, block={"activation": "gelu"}).eval()
+        close(model(IMAGES), right)
+        assert f"prefix = {prefix}" in model.load_report.assumed
+    other = {k: a + 1 for k, a in arrays.items()}
+    np.savez(path, **prefixed("ema/", arrays), **prefixed("model/", other))
+    with refuses(CheckpointError, "'ema/'", "'model/'"):
+        vitzoo.create(SPEC, weights=path)
+    for prefix in ("ema/", "ema"):
+        call = {"weights": path, "prefix": prefix, "block": {"activation": "gelu"}}
+        close(vitzoo.create(SPEC, **call).eval()(IMAGES), right)
+
+
+def test_a_classifier_that_is_replaced_is_named(tmp_path):
+    path = file_of(fill(on_features("fc", num_classes=9, fc=linear())), tmp_path)
+    report = vitzoo.create(SPEC, weights=path).load_report
+    assert "classifier = fc, not backbone.head.bias and 1 more" in report.assumed
+    assert {*report.dropped} == {"backbone.head.weight", "backbone.head.bias"}
+
+
+@torch.inference_mode()
 def test_each_network_has_its_own_classifier(tmp_path):
     whole = Around(
         lambda m, x: m.ema(x),
@@ -291,6 +333,7 @@ def test_a_saved_file_has_no_prefix(tmp_path):
     for call in (
         lambda: vitzoo.create(saved, prefix="a."),
         lambda: vitzoo.create(SPEC, weights=saved, prefix="a."),
+        lambda: vitzoo.convert(saved, "timm", tmp_path / "other.safetensors", prefix="a."),
     ):
         with refuses(InvalidOption, saved, "vitzoo.save", "prefix='a.'", "leave prefix out"):
             call()
@@ -306,7 +349,7 @@ DINO_HEAD = {
 
 
 def prefixed(prefix, tensors):
-    return {prefix + key: tensor.clone() for key, tensor in tensors.items()}
+    return {prefix + key: tensor + 0 for key, tensor in tensors.items()}
 
 
 @torch.inference_mode()

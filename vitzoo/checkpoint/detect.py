@@ -14,7 +14,7 @@ from vitzoo.checkpoint.around import OF_ALL, plain_keys, reason_of
 from vitzoo.checkpoint.containers import Container, Reading, Tensors
 from vitzoo.checkpoint.prefixes import Place, common_prefix, found_in, placed
 from vitzoo.checkpoint.tower import OWN_KEYS, tower_of
-from vitzoo.errors import CheckpointError, VitzooError, short_repr
+from vitzoo.errors import CheckpointError, InvalidOption, VitzooError, short_repr
 from vitzoo.plugin.guard import for_file
 from vitzoo.text import escaped, fold, listed
 
@@ -50,6 +50,14 @@ class Renamed:
         return found._replace(tensors=tensors)
 
 
+def no_prefix(prefix: str, source: str) -> InvalidOption:
+    """Return the error about a prefix for a file of `vitzoo.save`."""
+    return InvalidOption(
+        f"{source} was written by vitzoo.save, so its keys have no prefix, got "
+        f"prefix={short_repr(prefix)}; leave prefix out"
+    )
+
+
 def format_of(checkpoint: Checkpoint, zoo: Registry) -> Format:
     """Return the format of a file that `identified` returned."""
     return for_file(zoo.part("checkpoint format", checkpoint.format or ""), checkpoint.source)
@@ -69,9 +77,12 @@ def identified(checkpoint: Checkpoint, zoo: Registry, prefix: str | None = None)
     Raises:
         CheckpointError: no format matches the keys, several formats of plugins do, there are
             several networks in the file, or none behind the prefix.
+        InvalidOption: `save` wrote the file, and a prefix is given.
     """
     if checkpoint.format is not None and prefix is None:
         return checkpoint
+    if checkpoint.spec and prefix is not None:
+        raise no_prefix(prefix, checkpoint.source)
     tensors, tower = checkpoint.header.tensors, tower_of(checkpoint.config, zoo)
     if checkpoint.format is None:
         place = place_of(tensors, checkpoint.config, checkpoint.source, zoo, prefix)
@@ -127,7 +138,7 @@ def of_own_builder(checkpoint: Checkpoint, prefix: str | None = None) -> Checkpo
     if prefix is None:
         wrapped = any(name.startswith(WRAPPED) for name in own)
         prefix = WRAPPED if wrapped else common_prefix(own)
-    prefix = _with_dot(prefix)
+    prefix = _ended(prefix, own)
     keys = {n.removeprefix(prefix): plain[n] for n in own if n.startswith(prefix)}
     if not keys:
         raise CheckpointError(_nothing(checkpoint.source, prefix, own))
@@ -152,9 +163,10 @@ def _at(place: Place, checkpoint: Checkpoint) -> Checkpoint:
 
 def _stated(checkpoint: Checkpoint, name: str, prefix: str) -> Place:
     """Return the place of a network behind a prefix, in a format that is stated."""
-    prefix, keys = _with_dot(prefix), checkpoint.header.tensors.keys()
+    keys = checkpoint.header.tensors.keys()
+    prefix = _ended(prefix, keys)
     behind = {key.removeprefix(prefix): key for key in keys if key.startswith(prefix)}
-    if checkpoint.spec or not behind:
+    if not behind:
         raise CheckpointError(_nothing(checkpoint.source, prefix, keys))
     return Place(prefix, name, behind)
 
@@ -163,15 +175,18 @@ def _behind(
     prefix: str, found: Mapping[str, str], keys: Keys, search: Callable[[Keys], dict[str, str]]
 ) -> dict[str, str]:
     """Return the networks behind a prefix that the user names, with their formats."""
-    prefix = _with_dot(prefix)
+    prefix = _ended(prefix, keys)
     if prefix in found:
         return {prefix: found[prefix]}
     names = [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
     return {prefix + inner: name for inner, name in (search(names) if names else {}).items()}
 
 
-def _with_dot(prefix: str) -> str:
-    return prefix if prefix.endswith((".", "/")) or not prefix else f"{prefix}."
+def _ended(prefix: str, keys: Keys) -> str:
+    """Return a prefix with the letter at its end, which a user may leave out."""
+    if not prefix or prefix.endswith((".", "/")):
+        return prefix
+    return next((f"{prefix}/" for key in keys if key.startswith(f"{prefix}/")), f"{prefix}.")
 
 
 def _several(source: str, found: Mapping[str, str], prefix: str | None) -> str:

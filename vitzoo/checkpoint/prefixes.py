@@ -7,14 +7,18 @@ that the longer one leaves outside.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from vitzoo.checkpoint.around import CLASSIFIERS, linear_layers, reason_of
 from vitzoo.formats import Format, Keys
 from vitzoo.text import fold, listed
 
 DEPTH = 8  # of names in a prefix
+ENDS = re.compile(r"[./]")  # of a name in a prefix; the second in files of JAX
+NUMBERED = re.compile(r"(?:^|[./])\d+[./]")
 FEWEST = 8  # tensors of a network with one block
 MOST = 64  # prefixes that are looked at, those of most keys
 OF_LAYERS = "it may be a classifier, and no tensor shows what it computes"
@@ -54,7 +58,7 @@ def found_in(
         root: the format of all keys, empty if they have none.
         tower: whether the network is a part of a larger model, whose other keys are unknown.
     """
-    groups = grouped(keys)
+    groups = grouped(keys, "." if root else "./")  # formats of JAX know their own prefixes
     formats = {"": root} if root else {}
     for prefix, names in groups.items():
         if name := matching(names) or (root if root and layout(root).matches(names) else ""):
@@ -63,20 +67,17 @@ def found_in(
     return dict(search.networks(""))
 
 
-def grouped(keys: Keys) -> dict[str, list[str]]:
+def grouped(keys: Keys, ends: str = "./") -> dict[str, list[str]]:
     """Return the keys behind each prefix that may have a network behind it, the shortest first.
 
-    A prefix ends before the number of a block, and has more names behind it than a block.
+    A prefix has more names behind it than a block. One with a number, such as that of a network in
+    an `nn.Sequential`, has numbers behind it, too: those of blocks.
     """
     groups: dict[str, list[str]] = {}
     for key in keys:
-        parts = key.split(".")
-        for count in range(1, min(len(parts), DEPTH + 1)):
-            if parts[count - 1].isdigit():
-                break
-            prefix = ".".join(parts[:count]) + "."
-            groups.setdefault(prefix, []).append(key[len(prefix) :])
-    large = [p for p, names in groups.items() if len(names) >= FEWEST and _is_whole(names)]
+        for end in islice((m.end() for m in ENDS.finditer(key) if m[0] in ends), DEPTH):
+            groups.setdefault(key[:end], []).append(key[end:])
+    large = [p for p, names in groups.items() if len(names) >= FEWEST and _is_whole(p, names)]
     most = sorted(large, key=lambda p: -len(groups[p]))[:MOST]
     found, work = dict[str, list[str]](), 0
     for prefix in sorted(most, key=lambda p: (len(p), p)):
@@ -86,9 +87,11 @@ def grouped(keys: Keys) -> dict[str, list[str]]:
     return found
 
 
-def _is_whole(names: Iterable[str]) -> bool:
-    """Return whether names are not only those within numbered modules, such as blocks."""
-    return any(not name.partition(".")[0].isdigit() for name in names)
+def _is_whole(prefix: str, names: Iterable[str]) -> bool:
+    """Return whether names are not only those within a numbered module, such as a block."""
+    if NUMBERED.search(prefix) and not any(map(NUMBERED.search, names)):
+        return False
+    return any(not ENDS.split(name, maxsplit=1)[0].isdigit() for name in names)
 
 
 @dataclass(frozen=True)
@@ -202,7 +205,7 @@ def _with_classifier(
         if len(found) == 1:
             ((module, tensors),) = found.items()
             used = {layout.linear_head + kind: level + key for kind, key in tensors.items()}
-            former = {name for name in own if layout.reads_classifier(name)} - used.keys()
+            former = {name for name in own if layout.reads_classifier(name)}
             named = {*used.values()}
             kept = {n: k for n, k in own.items() if n not in former and k not in named}
             instead = f", not {prefix}{listed(sorted(former), 1)}" if former else ""
@@ -243,7 +246,7 @@ def _levels(prefix: str, others: Collection[str]) -> Iterator[str]:
 
 def _ancestors(prefix: str) -> list[str]:
     """Return a prefix, and the shorter ones, down to the empty one."""
-    ends = [at + 1 for at, letter in enumerate(prefix) if letter == "."]
+    ends = [match.end() for match in ENDS.finditer(prefix)]
     return [prefix[:end] for end in (*reversed(ends), 0)]
 
 

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_registered
-from vitzoo.checkpoint.detect import format_of, identified, of_own_builder
+from vitzoo.checkpoint.detect import format_of, identified, no_prefix, of_own_builder
 from vitzoo.checkpoint.saved import Trunk, fix
 from vitzoo.errors import (
     CheckpointError,
     HashMismatch,
-    InvalidOption,
     UnknownName,
     WeightsUnavailable,
     short_repr,
@@ -131,7 +130,7 @@ class SavedModel(WeightsSource):
     keeps_dtype = True
 
     def behind(self, prefix: str) -> WeightsSource:
-        raise _no_prefix(prefix, self.checkpoint.source)
+        raise no_prefix(prefix, self.checkpoint.source)
 
     def trained(self, changes: Mapping[str, Any]) -> Spec:
         return self.spec
@@ -225,8 +224,6 @@ class WeightsFile(WeightsSource):
         variant = self.request.variant
         if checkpoint.format is None and variant and variant.builder != CORE_BUILDER:
             return of_own_builder(checkpoint, self.prefix)  # formats know only vitzoo's networks
-        if checkpoint.spec and self.prefix is not None:
-            raise _no_prefix(self.prefix, checkpoint.source)
         return identified(checkpoint, self.zoo, self.prefix)
 
     @cached_property
@@ -404,14 +401,6 @@ def _not_as_authors(trained: Spec, variant: Variant | None, zoo: Registry) -> st
     return (
         f"pos_embed.resample = {method}, not {usual} as in the authors' code, which "
         f"pos_embed={advice} gives"
-    )
-
-
-def _no_prefix(prefix: str, source: str) -> InvalidOption:
-    """Return the error about a prefix for a file of `vitzoo.save`."""
-    return InvalidOption(
-        f"{source} was written by vitzoo.save, so its keys have no prefix, got "
-        f"prefix={short_repr(prefix)}; leave prefix out"
     )
 
 
