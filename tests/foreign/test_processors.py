@@ -239,6 +239,8 @@ EDGE = {"size": {"shortest_edge": 32}, "image_mean": 0.4, "image_std": 0.3}
 REFUSED = {
     "edge": (EDGE, ["size", "shortest_edge", "native_size"]),
     "type": (EDGE | {"image_processor_type": "Owlv2ImageProcessor"}, ["Owlv2ImageProcessor"]),
+    "huge": (EDGE | {"image_std": 10**400}, ["image_std", "1.8e308"]),
+    "factor": (EDGE | {"rescale_factor": -(10**400)}, ["rescale_factor", "1.8e308"]),
     "broken": ("{", ["char 1"]),
     "long": (" " * 1_100_000, ["1048576"]),
 }

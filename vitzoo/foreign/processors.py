@@ -320,7 +320,7 @@ def _values(table: Table, processor: Processor, channels: int) -> Preprocessing:
     for key, name, neutral in (("image_mean", "mean", 0.0), ("image_std", "std", 1.0)):
         value = table[key] if normalises else neutral
         if type(value) in (int, float):
-            value = [float(value)] * channels
+            value = [_float(key, value)] * channels
         if not isinstance(value, list):
             raise Unread(key, value, "expected a number, or a list of numbers")
         if len(value) != channels:
@@ -329,10 +329,17 @@ def _values(table: Table, processor: Processor, channels: int) -> Preprocessing:
     factor = table["rescale_factor"] if table["do_rescale"] else 1.0
     if type(factor) not in (int, float):
         raise Unread("rescale_factor", factor, "expected a number such as 1/255")
-    values |= {} if factor == FACTOR else {"rescale_factor": float(factor)}
+    values |= {} if factor == FACTOR else {"rescale_factor": _float("rescale_factor", factor)}
     if processor.flips is not None and table["do_flip_channel_order"]:
         values["channel_order"] = "bgr"
     return _made(values)
+
+
+def _float(key: str, value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise Unread(key, value, "expected a number below 1.8e308") from error
 
 
 def _made(values: dict[str, Any]) -> Preprocessing:
