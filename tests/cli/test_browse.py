@@ -291,6 +291,16 @@ def test_weights_that_do_not_exist_are_named(run, command):
     says(err, "vit_b16", "'augreg_in1'", "'augreg_in1k'")
 
 
+def test_an_address_with_a_revision_is_shown_with_what_to_type(run):
+    code, _, err = run("show", "hf://acme/net@feature%2fx/a.npz")
+    assert code == 1
+    says(err, "unknown variant", "vitzoo.create('hf://acme/net@feature%2Fx/a.npz')")
+    assert "plugin" not in err
+    code, _, err = run("show", "hf://acme/net@")
+    assert code == 2
+    says(err, "hf://owner/repo@revision", "'hf://acme/net@'")
+
+
 @pytest.mark.parametrize(
     ("name", "call"),
     [

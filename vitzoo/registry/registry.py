@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitzoo import settings
 from vitzoo.errors import PluginError, RegistryError, UnknownName, did_you_mean
-from vitzoo.files.names import PATH, with_slashes
+from vitzoo.files.names import PATH, on_hub, with_slashes
 from vitzoo.keywords import check_each, check_types
 from vitzoo.plugin.host import LOCK, Parts, PluginHost, full_name
 from vitzoo.plugin.info import CORE, LOCAL, PluginInfo, install_command, place
@@ -246,7 +246,7 @@ class Registry:
 
     def _unknown_variant(self, name: str) -> str:
         from vitzoo.registry import foreign_names
-        from vitzoo.schema.addresses import is_repository
+        from vitzoo.schema.addresses import is_repository, one_form
 
         if text := self._explained(name):
             return text
@@ -259,6 +259,9 @@ class Registry:
             return f"unknown variant {name!r}; the name of weights is an argument: {call}"
         if is_repository(name):
             return f"unknown variant {name!r}{foreign_names.hub_call(name)}"
+        if on_hub(name):  # a revision or a file
+            call = foreign_names.create_call(one_form(name))
+            return f"unknown variant {name!r}; for an address on the Hub: {call}"
         if os.path.isfile(name) or ("/" in with_slashes(name) and os.path.isdir(name)):  # noqa: PTH112, PTH113
             return (
                 f"unknown variant {name!r}: it is a path, expected a name; `vitzoo summary {name}` "
