@@ -247,13 +247,12 @@ def test_a_prefix_chooses_one_of_several_networks(names, tmp_path):
 @torch.inference_mode()
 def test_networks_of_a_list(tmp_path):
     """As in an ensemble; the number of a network is no number of a block."""
-    networks = nn.ModuleList([of_timm(), of_timm()])
-    fill(networks)
+    networks = fill(nn.ModuleList([of_timm() for _ in range(10)]))
     path = file_of(networks, tmp_path, "models.")
     with refuses(CheckpointError, "'models.0.' (timm)", "'models.1.' (timm)"):
         vitzoo.create(SPEC, weights=path)
-    for prefix in ("models.1.", "models.1"):
-        close(vitzoo.create(SPEC, weights=path, prefix=prefix).eval()(IMAGES), networks[1](IMAGES))
+    for prefix in ("models.9.", "models.9"):
+        close(vitzoo.create(SPEC, weights=path, prefix=prefix).eval()(IMAGES), networks[9](IMAGES))
 
 
 @torch.inference_mode()

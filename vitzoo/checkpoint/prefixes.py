@@ -21,6 +21,7 @@ ENDS = re.compile(r"[./]")  # of a name in a prefix; the second in files of JAX
 NUMBERED = re.compile(r"(?:^|[./])\d+[./]")
 FEWEST = 8  # tensors of a network with one block
 MOST = 64  # prefixes that are looked at, those of most keys
+MOST_NUMBERED = 8  # of them with a number; a prefix that the user names needs no search
 OF_LAYERS = "it may be a classifier, and no tensor shows what it computes"
 WORK = 30_000  # keys behind all of them; a file of many keys would take seconds
 Matching = Callable[[Keys], str]  # returns the name of the format of some keys, empty for none
@@ -79,6 +80,8 @@ def grouped(keys: Keys, ends: str = "./") -> dict[str, list[str]]:
             groups.setdefault(key[:end], []).append(key[end:])
     large = [p for p, names in groups.items() if len(names) >= FEWEST and _is_whole(p, names)]
     most = sorted(large, key=lambda p: -len(groups[p]))[:MOST]
+    numbered = [p for p in most if NUMBERED.search(p)]
+    most = [p for p in most if p not in numbered[MOST_NUMBERED:]]
     found, work = dict[str, list[str]](), 0
     for prefix in sorted(most, key=lambda p: (len(p), p)):
         work += len(groups[prefix])
