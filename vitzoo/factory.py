@@ -37,7 +37,7 @@ from vitzoo.registry.label_sets import known_labels
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.report import LoadReport
 from vitzoo.schema.kinds import PARTS
-from vitzoo.schema.preprocessing import Preprocessing, Stated
+from vitzoo.schema.preprocessing import Stated, UnreadPreprocessing
 from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Variant
 from vitzoo.schema.spec import BlockSpec, Spec
@@ -353,8 +353,11 @@ def _preprocessing(
     """Return the preprocessing of the weights, or else that of the variant, and notes on it."""
     stated = checkpoint.preprocessing if checkpoint else None
     found = stated or request.preprocessing_of(spec)
-    if not isinstance(found, Preprocessing):
-        return found, ()
+    if isinstance(found, UnreadPreprocessing):  # a file beside the weights is noted with the others
+        noted = checkpoint is not None and found.note in checkpoint.notes
+        return found, () if noted else (found.note,)
+    if found is None:
+        return None, ()
     notes: tuple[str, ...] = ()
     if checkpoint and not stated:
         notes = (f"preprocessing = that of {spec.variant}: {found.summary}",)

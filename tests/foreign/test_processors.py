@@ -17,7 +17,8 @@ from vitzoo.errors import InvalidOption
 from vitzoo.foreign.preprocessing import of_timm
 from vitzoo.foreign.processors import BESIDE, OF_TYPE, PROCESSORS, Unread, read_processor
 from vitzoo.images.transform import Transform
-from vitzoo.schema.preprocessing import Preprocessing, UnreadPreprocessing
+from vitzoo.schema.preprocessing import Preprocessing, UnreadPreprocessing, read_stated
+from vitzoo.schema.reader import Reader
 from vitzoo.schema.spec import Spec
 
 COUNT = 40  # configs of each processor
@@ -242,7 +243,7 @@ REFUSED = {
     "huge": (EDGE | {"image_std": 10**400}, ["image_std", "1.8e308"]),
     "factor": (EDGE | {"rescale_factor": -(10**400)}, ["rescale_factor", "1.8e308"]),
     "broken": ("{", ["char 1"]),
-    "long": (" " * 1_100_000, ["1048576"]),
+    "long": (" " * (2**23 + 1), ["8388608"]),
 }
 
 
@@ -445,3 +446,40 @@ def test_a_processor_without_type_beside_a_config_of_another_library():
             read_processor({name: value for name, value in table.items() if name != key})
     with pytest.raises(Unread):
         read_processor(table, {"model_type": "unknown"})
+
+
+def test_a_saved_file_notes_the_refusal(folder, tmp_path_factory):
+    write(folder, EDGE)
+    model = vitzoo.create(folder)
+    saved = vitzoo.save(model, tmp_path_factory.mktemp("other") / "saved.safetensors")
+    again = vitzoo.create(saved)
+    assert again.load_report.assumed == model.load_report.assumed
+    says(again.load_report.assumed[0], "preprocessor_config.json", "shortest_edge")
+
+
+def test_a_refusal_in_metadata_is_shown_without_control_characters():
+    table = {"file": "a\x1b[31m", "key": "k\n", "value": "v" * 10**6, "reason": "r\u202e"}
+    stated = read_stated(Reader({"unread": table}, "file"))
+    assert isinstance(stated, UnreadPreprocessing)
+    assert stated.message.isprintable()
+    assert len(stated.message) < 5000
+
+
+def test_four_arguments_replace_a_statement(folder):
+    write(folder, "{")
+    stated = {"mean": (0.1,) * 3, "std": (0.2,) * 3, "interpolation": "nearest", "crop_pct": 0.5}
+    row = vitzoo.transform(folder, **stated).preprocessing
+    assert row == Preprocessing(**stated, crop_mode="center")
+
+
+def test_an_image_processor_that_is_no_table_is_refused(folder):
+    write(folder, {"image_processor": "CLIPImageProcessor"}, "processor_config.json")
+    (line,) = vitzoo.create(folder).load_report.assumed
+    says(line, "processor_config.json", "image_processor", "CLIPImageProcessor")
+    with refuses(
+        InvalidOption, "processor_config.json", "CLIPImageProcessor", "model.preprocessing"
+    ):
+        vitzoo.transform(folder)
+    write(folder, {"image_processor": None, "processor_class": "a"}, "processor_config.json")
+    write(folder, {"size": 32})
+    assert torch.equal(vitzoo.transform(folder)(IMAGES[0]), of_transformers(folder, IMAGES[0]))

@@ -69,14 +69,12 @@ def read_sidecars(read: Callable[[str], bytes | None], repo: str = "") -> Sideca
     for name in SIDECARS:
         try:
             text = read(name)
-            tables |= {} if text is None else {name: _table(text)}
+            tables |= {} if text is None else _parsed(name, text)
         except (StoreError, ValueError) as error:  # InvalidOption is a ValueError
             reason = printable(str(error), 200)
             notes.append(f"{name} is not used: {reason}")
             if UNKNOWN not in reason:  # the file is there
                 unread[name] = UnreadPreprocessing(name, reason=reason)
-    whole = tables.pop(PROCESSORS, {}).get("image_processor")
-    tables |= {PROCESSORS: whole} if isinstance(whole, Mapping) else {}
     if not tables and not unread:
         return Sidecars(notes=tuple(notes))
     from vitzoo.foreign.labels import activation_in, labels_in
@@ -115,13 +113,24 @@ def _preprocessing(
             found = find(tables[name]) if name in tables else None
         except Unread as error:
             value, reason = printable(error.value, 100), printable(error.reason, 500)
-            line = f"{name} is not used: {error.key} is {value}: {reason}"
-            return UnreadPreprocessing(name, error.key, value, reason, error.known), (line,)
+            found = UnreadPreprocessing(name, error.key, value, reason, error.known)
+            return found, (found.note,)
         if found:
             most = tables[name].get(NAFLEX)
             size = most if type(most) is int else True
             return found, (SQUARE.format(size),) if NAFLEX in tables[name] else ()
     return None, ()
+
+
+def _parsed(name: str, text: bytes) -> Mapping[str, Mapping[str, Any]]:
+    """Return a sidecar by its name; of the config of a whole model its image processor, if any."""
+    table = _table(text)
+    if name != PROCESSORS:
+        return {name: table}
+    inner = table.get("image_processor")
+    if not isinstance(inner, Mapping | None):
+        raise InvalidOption(f"image_processor must be a table, got {describe(inner)}")
+    return {} if inner is None else {name: inner}
 
 
 def _table(text: bytes) -> Mapping[str, Any]:

@@ -284,7 +284,7 @@ def _replaced(
     """Return what is known; raise InvalidOption unless the arguments replace the rest."""
     needed = {"mean", "std", "interpolation"} if stated.known is None else set()
     if not native:
-        needed |= {"crop_pct", "crop_mode"}
+        needed |= {"crop_pct"}
     if needed <= given.keys():
         return stated.known
     raise InvalidOption(stated.message)

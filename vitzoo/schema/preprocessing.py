@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from vitzoo.errors import InvalidOption
+from vitzoo.errors import InvalidOption, printable
 from vitzoo.schema.reader import MAX_PX, Reader, describe
 from vitzoo.schema.record import Record
 
@@ -22,8 +22,9 @@ OPTIONAL = ("image_size", "resize", "rescale_factor", "scale", "bands")  # None 
 MAX_BANDS = 4096
 FIX = (
     "set model.preprocessing = vitzoo.Preprocessing(...), which vitzoo.save keeps, or pass mean=, "
-    "std=, interpolation=, crop_pct= and crop_mode= to vitzoo.transform"
+    "std=, interpolation=, crop_pct= and perhaps crop_mode= to vitzoo.transform"
 )
+MAX_TEXT = 1000  # characters of a statement in the metadata of a file
 
 
 @dataclass(frozen=True)
@@ -162,6 +163,11 @@ class UnreadPreprocessing(Record):
         return f"images cannot be prepared as {self.file} states: {self.what}; {FIX}"
 
     @property
+    def note(self) -> str:
+        """The line of the load report."""
+        return f"{self.file} is not used: {self.what}"
+
+    @property
     def what(self) -> str:
         """The statement and the reason."""
         return f"{self.key} is {self.value}: {self.reason}" if self.key else self.reason
@@ -185,7 +191,8 @@ def read_stated(reader: Reader) -> Stated:
     """Read what `to_data` of a `Preprocessing` or an `UnreadPreprocessing` returned."""
     if (unread := reader.sub("unread")) is None:
         return read_preprocessing(reader)
-    texts = {key: unread.take(key, str) for key in ("file", "key", "value", "reason")}
+    keys = ("file", "key", "value", "reason")
+    texts = {key: printable(unread.take(key, str), MAX_TEXT) for key in keys}
     known = unread.sub("known")
     return UnreadPreprocessing(**texts, known=read_preprocessing(known) if known else None)
 
