@@ -25,6 +25,7 @@ from vitzoo.checkpoint.saved import Trunk
 from vitzoo.errors import CheckpointError, HashMismatch, InvalidOption, Offline, UnknownName
 from vitzoo.files.folder_manifest import MANIFEST
 from vitzoo.saving import save_classifier
+from vitzoo.schema.preprocessing import UnreadPreprocessing
 
 REPO = "acme/net"
 TOKEN = "hf_secret"
@@ -595,3 +596,36 @@ def test_weights_are_those_of_the_model(model, tmp_path):
     found = safetensors.torch.load_file(tmp_path / "out" / "model.safetensors")
     assert found.keys() == model.state_dict().keys()
     assert all(torch.equal(found[name], tensor) for name, tensor in model.state_dict().items())
+
+
+UNREAD = UnreadPreprocessing("preprocessor_config.json", "size", "{}", "no size")
+
+
+def test_a_statement_that_cannot_be_followed_stays_in_a_folder_for_vitzoo(model, tmp_path):
+    model.preprocessing = UNREAD
+    for library in ("timm", "transformers"):
+        with refuses(
+            InvalidOption, "preprocessor_config.json", "size", "model.preprocessing", "vitzoo"
+        ):
+            vitzoo.push(
+                model, REPO, folder=tmp_path / library, library=library, license="mit",
+                dry_run=True,
+            )  # fmt: skip
+        assert not (tmp_path / library).exists()
+    found = vitzoo.push(model, REPO, folder=tmp_path / "out", license="mit", dry_run=True)
+    assert found.library == "vitzoo"
+    assert vitzoo.create(tmp_path / "out").preprocessing == UNREAD
+
+
+@pytest.mark.parametrize("library", ["timm", "transformers"])
+@pytest.mark.parametrize("values", [{"scale": 4095.0}, {"bands": (2, 1, 0)}, {"crop_mode": "none"}])
+def test_images_that_a_library_prepares_in_another_way(tmp_path, caplog, library, values):
+    model = vitzoo.create("vit_ti16", num_classes=2)
+    options = {"folder": tmp_path / "out", "library": library, "license": "mit", "dry_run": True}
+    vitzoo.push(model, REPO, **options)
+    assert caplog.text == ""
+    model.preprocessing = vitzoo.Preprocessing(**values)
+    vitzoo.push(model, REPO, force=True, **options)
+    says(caplog.text, library, "vitzoo.transform", "scale" if "scale" in values else "bicubic")
+    config = json.loads((tmp_path / "out" / "config.json").read_text(encoding="utf-8"))
+    assert "crop_mode" not in config.get("pretrained_cfg", {})

@@ -261,7 +261,8 @@ def _timm(
     inner |= {"num_classes": spec.num_classes, "input_size": [spec.in_chans, *spec.image_size]}
     inner |= {"fixed_input_size": True}
     table = preprocessing.fitted(spec.image_size).to_data() if preprocessing else {}
-    if table.keys() <= {*OF_TIMM, "crop_offset"}:  # timm can do the same, up to half a pixel
+    same = table.get("crop_mode") in ("center", "squash")
+    if same and table.keys() <= {*OF_TIMM, "crop_offset"}:  # up to half a pixel
         inner |= {key: value for key, value in table.items() if key in OF_TIMM}
     config: dict[str, Any] = {"architecture": name, "num_classes": spec.num_classes}
     if labels:

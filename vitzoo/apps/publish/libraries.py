@@ -24,6 +24,7 @@ from vitzoo.schema.spec import PartSpec, Spec
 
 LIBRARIES = ("timm", "transformers", "open_clip", "torchvision")
 KIND = "checkpoint format"
+PREPROCESS = "preprocess_cfg"  # in the config of open_clip
 WEIGHTS_FILE = {"open_clip": OPEN_CLIP_MODEL}  # of the other libraries: the first
 
 
@@ -82,7 +83,7 @@ class LibraryFolder:
 
 
 def target_of(network: Network, library: str, zoo: Registry) -> LibraryFolder:
-    """Return how a library stores a network; warn if its image processors do not fit.
+    """Return how a library stores a network; warn if it prepares images in another way.
 
     Raises:
         CheckpointError: the library has no such network; the message names the libraries that have.
@@ -97,12 +98,28 @@ def target_of(network: Network, library: str, zoo: Registry) -> LibraryFolder:
                 channels,
                 "" if channels == 1 else "s",
             )
+        elif network.images and not _state_images(found):
+            log.warning(
+                "no config of %s can state the preprocessing of %s, so %s prepares images in "
+                "another way; prepare them with vitzoo.transform of the network: %s",
+                library,
+                network.name,
+                library,
+                network.images.summary,
+            )
         return found
     others = [name for name in LIBRARIES if name != library and _first(network, name, zoo)[0]]
     fix = f"pass one of: {', '.join(others)}" if others else "vitzoo.save writes it for vitzoo"
     raise CheckpointError(
         f"{library} has no network for {network.name}; it would need {lacking}; {fix}"
     )
+
+
+def _state_images(folder: LibraryFolder) -> bool:
+    """Return whether the configs of a folder have a preprocessing, or the library has none."""
+    timm = folder.configs.get(CONFIG, {}).get("pretrained_cfg", {})
+    stated = "mean" in timm or PREPROCESS in folder.configs.get(OPEN_CLIP, {})
+    return stated or PROCESSOR in folder.configs or not folder.configs
 
 
 def _first(network: Network, library: str, zoo: Registry) -> tuple[LibraryFolder | None, str]:

@@ -26,6 +26,7 @@ from vitzoo.opening import Registered, is_model, locate
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.saving import save, whole_network
 from vitzoo.schema.addresses import parts_of_name
+from vitzoo.schema.preprocessing import UnreadPreprocessing
 from vitzoo.schema.rows import Variant
 from vitzoo.schema.spec import Spec
 
@@ -218,6 +219,12 @@ def _write(model: Any, library: str | None, folder: Path, zoo: Registry) -> Libr
 
 def _target(network: Network, library: str | None, zoo: Registry) -> LibraryFolder | None:
     if library == "vitzoo":
+        return None
+    if isinstance(network.preprocessing, UnreadPreprocessing):
+        problem = f"{network.preprocessing.message}, or write the folder for vitzoo, which keeps it"
+        if library is not None:
+            raise InvalidOption(problem)
+        log.info("only vitzoo will load the folder: %s", problem)
         return None
     try:
         return target_of(network, library or PUSHED[0], zoo)
