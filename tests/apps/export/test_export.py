@@ -23,6 +23,7 @@ from vitzoo.apps.export import export as exporting, int8, targets
 from vitzoo.apps.export.runtimes import import_onnxruntime, import_openvino
 from vitzoo.apps.predict.fingerprint import hash_tensors
 from vitzoo.errors import ExportError, ImageError, InvalidOption, StoreError, UnknownOption
+from vitzoo.schema.preprocessing import UnreadPreprocessing
 from vitzoo.testing.checks.variants import VariantSubject
 
 DIGITS = Path(__file__).parents[3] / "docs" / "examples" / "digits"
@@ -540,3 +541,13 @@ def test_what_a_killed_process_left_is_removed_later(tmp_path):
     with pytest.raises(vitzoo.UnknownName):
         vitzoo.export("no_such_network", "torch", tmp_path / "out")
     assert sorted(tmp_path.iterdir()) == left[1:]
+
+
+def test_a_statement_that_cannot_be_followed_is_named(tmp_path, caplog):
+    model = fill(small())
+    model.preprocessing = UnreadPreprocessing("preprocessor_config.json", "size", "{}", "no size")
+    done = vitzoo.export(model, "torch", tmp_path / "out")
+    assert done.files == ("model.pt2",)
+    says(
+        caplog.text, "preprocessing.json", "preprocessor_config.json", "size", "model.preprocessing"
+    )

@@ -26,6 +26,7 @@ from vitzoo.images.find import find_images
 from vitzoo.images.transform import MODES
 from vitzoo.keywords import check_each, check_types
 from vitzoo.known import transform
+from vitzoo.log import log
 from vitzoo.network.activation import activation_of
 from vitzoo.opening import is_model
 from vitzoo.plugin.requirements import check_extra
@@ -191,7 +192,9 @@ def _described(network: Any, output: str, precision: str) -> dict[str, Any]:
     """Return what the written file says about its network."""
     preprocessing, stated = None, network.preprocessing
     bands = isinstance(stated, Preprocessing) and (stated.bands or stated.scale)
-    if not isinstance(stated, UnreadPreprocessing) and (bands or network.spec.in_chans in MODES):
+    if isinstance(stated, UnreadPreprocessing):
+        log.warning("the folder gets no %s: %s", PREPROCESSING, stated.message)
+    elif bands or network.spec.in_chans in MODES:
         prepare = transform(network, image_size=network.spec.image_size)
         size = {"image_size": list(prepare.image_size), "mode": prepare.mode}
         preprocessing = size | prepare.preprocessing.to_data()

@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,9 +16,10 @@ from typing import Any
 from vitzoo.apps.embed.parquet_helper import Column
 from vitzoo.apps.embed.parquet_reader import parquet_file
 from vitzoo.apps.embed.parquet_rows import read_batches, read_cell
-from vitzoo.errors import ImageError, InvalidOption, did_you_mean, printable, short_repr
+from vitzoo.errors import ImageError, InvalidOption, did_you_mean, printable
 from vitzoo.images.find import SUFFIXES, LeftOut, images_below, is_hidden
 from vitzoo.plugin.requirements import check_extra
+from vitzoo.registry.label_sets import distinct
 from vitzoo.schema.reader import describe
 from vitzoo.text import listed
 
@@ -203,13 +203,8 @@ def _parquet(data: Path, columns: Sequence[str | None]) -> LabelledImages:
         text = ", with text in UTF-8" if "codec can't decode" in str(error) else ""
         raise InvalidOption(f"{where}{error}; write the file again{text}") from error
     images, labels, parts = (cells.get(name, [None] * count) for name in names)
-    known = [_label(data, name) for name in _class_names(file.outline.metadata, names[1])]
-    if len(set(known)) < len(known):
-        twice = Counter(known).most_common(1)[0][0]
-        raise InvalidOption(
-            f"{data}: its metadata names two classes {short_repr(twice)}; give each class its own "
-            "name, without spaces around it"
-        )
+    stated = [_label(data, name) for name in _class_names(file.outline.metadata, names[1])]
+    known = [own and name for own, name in zip(stated, distinct(stated), strict=True)]
     if known:
         labels = [known[i] if type(i) is int and 0 <= i < len(known) else i for i in labels]
     table = _table(data, images, labels, parts, names=names, order=known)
