@@ -112,8 +112,9 @@ def _preprocessing(
         try:
             found = find(tables[name]) if name in tables else None
         except Unread as error:
-            value, reason = printable(error.value, 100), printable(error.reason, 500)
-            found = UnreadPreprocessing(name, error.key, value, reason, error.known)
+            key, value = printable(error.key, 50), printable(error.value, 100)
+            reason = printable(error.reason, 500)
+            found = UnreadPreprocessing(name, key, value, reason, error.known)
             return found, (found.note,)
         if found:
             most = tables[name].get(NAFLEX)

@@ -24,7 +24,7 @@ FIX = (
     "set model.preprocessing = vitzoo.Preprocessing(...), which vitzoo.save keeps, or pass mean=, "
     "std=, interpolation=, crop_pct= and perhaps crop_mode= to vitzoo.transform"
 )
-MAX_TEXT = 1000  # characters of a statement in the metadata of a file
+MAX_TEXTS = {"file": 100, "key": 100, "value": 200, "reason": 800}  # characters, in metadata
 
 
 @dataclass(frozen=True)
@@ -191,8 +191,7 @@ def read_stated(reader: Reader) -> Stated:
     """Read what `to_data` of a `Preprocessing` or an `UnreadPreprocessing` returned."""
     if (unread := reader.sub("unread")) is None:
         return read_preprocessing(reader)
-    keys = ("file", "key", "value", "reason")
-    texts = {key: printable(unread.take(key, str), MAX_TEXT) for key in keys}
+    texts = {key: printable(unread.take(key, str), most) for key, most in MAX_TEXTS.items()}
     known = unread.sub("known")
     return UnreadPreprocessing(**texts, known=read_preprocessing(known) if known else None)
 
