@@ -213,3 +213,15 @@ def test_files_of_four_bands_are_embedded(tmp_path):
     other.preprocessing = vitzoo.Preprocessing((0.5,) * 4, (0.5,) * 4, bands=(0, 1, 2, 3))
     with refuses(InvalidOption, "bands"):
         vitzoo.embed(other, tmp_path / "a.png", tmp_path / "out", workers=1)
+
+
+@pytest.mark.parametrize("bands", [(0,), (12,)])
+def test_an_array_of_many_bands_is_one_image_for_one_chosen_band(bands):
+    model = vitzoo.create(TINY | {"in_chans": 1, "num_classes": 2})
+    model.preprocessing = vitzoo.Preprocessing((0.5,), (0.5,), bands=bands)
+    torch.nn.init.normal_(model.head.weight)
+    values = scene(13, 255, np.uint8)
+    assert len(list(vitzoo.predict(model, values))) == 1
+    assert len(list(vitzoo.predict(model, np.stack([values, values])))) == 2
+    with refuses(InvalidOption, "[image]"):
+        vitzoo.Predictor(model, outputs="logits")(values)

@@ -87,9 +87,9 @@ def is_image(images: object, transform: Transform | None = None) -> bool:
     With a transform of bands or of more channels, an array (h, w, bands) is one image.
     """
     if isinstance(images, np.ndarray):
-        several = transform is not None and max(transform.preprocessing.bands or (0,)) > 0
+        chosen = transform is not None and transform.preprocessing.bands is not None
         most = max(4, transform.channels if transform else 0)
-        return images.ndim == 2 or (images.ndim == 3 and (several or images.shape[2] <= most))
+        return images.ndim == 2 or (images.ndim == 3 and (chosen or images.shape[2] <= most))
     return isinstance(images, KINDS)
 
 
