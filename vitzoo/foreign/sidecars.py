@@ -114,8 +114,8 @@ def _preprocessing(
         except Unread as error:
             key, value = printable(error.key, 50), printable(error.value, 100)
             reason = printable(error.reason, 500)
-            found = UnreadPreprocessing(name, key, value, reason, error.known)
-            return found, (found.note,)
+            stated = UnreadPreprocessing(name, key, value, reason, error.known)
+            return stated, (stated.note,)
         if found:
             most = tables[name].get(NAFLEX)
             size = most if type(most) is int else True
