@@ -458,6 +458,14 @@ def test_a_classifier_on_logits_is_explained(tmp_path):
         vitzoo.create(SPEC, weights=path)
 
 
+@pytest.mark.parametrize("name", ["heads.out.weight", "heads.1.weight", "fc.weight"])
+def test_another_layer_in_a_network_with_a_classifier_is_unexpected(name, tmp_path):
+    """The outputs would be those of another network."""
+    state = {**fill(of_torchvision()).state_dict(), name: torch.ones(K, K)}
+    with refuses(CheckpointError, "1 unexpected", name):
+        vitzoo.create(SPEC, weights=write(tmp_path / "net.safetensors", state))
+
+
 def test_a_trunk_alone_has_no_classifier(tmp_path):
     path = file_of(of_timm(0), tmp_path, "backbone.")
     with refuses(CheckpointError, "no classifier", "num_classes=0"):

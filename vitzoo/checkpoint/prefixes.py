@@ -223,7 +223,10 @@ def _unread(
     keys: Collection[str],
     others: Collection[str],
 ) -> list[str]:
-    """Return keys in and beside a network that may be a classifier, and that are not read."""
+    """Return keys in and beside a network that may be a classifier, and that are not read.
+
+    A key in a network whose classifier is read is another layer of it, and stays unexpected.
+    """
     read = {key for name, key in own.items() if layout.reads_classifier(name)}
     taken, found = {*own.values()}, []
     for level in _levels(prefix, others):
@@ -233,7 +236,8 @@ def _unread(
             module = name.partition(".")[0] if key.startswith(level) else ""
             if module not in CLASSIFIERS or key in read or reason_of(name):
                 continue
-            if module != "head" and not layout.knows(name) if inside else key not in taken:
+            unknown = not read and module != "head" and not layout.knows(name)
+            if unknown if inside else key not in taken:
                 found.append(key)
     return found
 
