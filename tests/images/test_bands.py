@@ -1,6 +1,7 @@
 """Values of more than 8 bits, and images of any number of bands."""
 
 import io
+import json
 
 import numpy as np
 import pytest
@@ -225,3 +226,15 @@ def test_an_array_of_many_bands_is_one_image_for_one_chosen_band(bands):
     assert len(list(vitzoo.predict(model, np.stack([values, values])))) == 2
     with refuses(InvalidOption, "[image]"):
         vitzoo.Predictor(model, outputs="logits")(values)
+
+
+def test_numbers_of_numpy_are_numbers():
+    values = scene(4, 4095, np.uint16)
+    prepare = transform(1, scale=values.max(), bands=list(np.argsort([3, 1, 2])[:1]))
+    assert prepare.preprocessing == transform(1, scale=4095, bands=(1,)).preprocessing
+    assert json.loads(json.dumps(prepare.preprocessing.to_data()))["scale"] == 4095
+    assert transform(1, scale=np.float32(0.5)).preprocessing.scale == 0.5
+    impossible = {"bands": [np.int8(-1)]}, {"scale": np.bool_(1)}, {"scale": np.float32("nan")}
+    for options in (*impossible, {"scale": 10**400}):
+        with refuses(InvalidOption, next(iter(options))):
+            transform(1, **options)

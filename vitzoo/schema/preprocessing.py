@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from typing import Any, Self
 
 from vitzoo.errors import InvalidOption, printable
@@ -229,21 +231,26 @@ def preprocessing_values(reader: Reader) -> dict[str, Any]:
 
 
 def _positive(reader: Reader, key: str) -> float:
-    value = float(reader.take(key, float))
-    if not 0 < value < math.inf:
+    value: Any = reader.take(key, object)  # also a number of numpy
+    found = 0.0
+    if type(value) is not bool and isinstance(value, Real):
+        with suppress(OverflowError):  # of a whole number
+            found = float(value)
+    if not 0 < found < math.inf:
         raise reader.fail(f"{key} must be a positive number, got {describe(value)}")
-    return value
+    return found
 
 
 def _bands(reader: Reader) -> tuple[int, ...]:
     value = reader.take("bands", object)
     given = tuple(value) if isinstance(value, list | tuple | range) else ()
-    if not given or any(type(one) is not int or not 0 <= one < MAX_BANDS for one in given):
+    whole = all(isinstance(one, Integral) and not isinstance(one, bool) for one in given)
+    if not given or not whole or not all(0 <= one < MAX_BANDS for one in given):
         raise reader.fail(
             "bands must be the index of a band for each channel, from 0, such as (3, 2, 1), got "
             f"{describe(value)}"
         )
-    return given
+    return tuple(map(int, given))
 
 
 def _check_channels(reader: Reader, values: dict[str, Any]) -> None:
