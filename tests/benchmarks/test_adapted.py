@@ -70,6 +70,7 @@ def place(tmp_path_factory):
 def ratio(place, floor, call):
     """Return the CPU time of a call by that of its floor, the median of turns."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "VITZOO_HOME": str(place / "home")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # the modules of a user are compiled
 
     def seconds(of):
         command = [sys.executable, "-c", CODE, json.dumps(of)]

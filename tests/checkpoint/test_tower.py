@@ -1,10 +1,14 @@
 """Which checkpoint formats are asked whether they read a config."""
 
+import json
+
 import pytest
 import transformers
+from safetensors.torch import save_file
 
 import vitzoo
 from internals import registry
+from vitzoo.plugin.host import PluginHost
 from vitzoo.registry.registry import Registry
 
 SIZES = {
@@ -22,5 +26,14 @@ def test_a_folder_of_a_type_of_the_core_reads_no_plugin(tmp_path, monkeypatch, c
     assert vitzoo.create(tmp_path, **changed).load_report.format == "transformers_vit"
 
 
+def test_a_folder_of_timm_with_a_network_of_the_core_reads_no_plugin(tmp_path, monkeypatch):
+    state = vitzoo.create("vit_ti16").state_dict()
+    save_file({k: t.detach() for k, t in state.items()}, tmp_path / "model.safetensors")
+    config = {"architecture": "vit_tiny_patch16_224", "num_classes": 1000}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    monkeypatch.setattr(PluginHost, "discover", _fail)
+    assert vitzoo.create(tmp_path).load_report.format == "timm"
+
+
 def _fail(_):
-    raise AssertionError("the manifests of all plugins are read")
+    raise AssertionError("plugins are read")

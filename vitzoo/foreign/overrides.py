@@ -122,7 +122,7 @@ def of_file(checkpoint: Checkpoint, zoo: Registry, variant: Variant | None = Non
     stated = stated_by(checkpoint.config, zoo, layout)
     if stated is None:
         return Overrides(default, shown, layout=layout)
-    seen = stated.shown(checkpoint.shapes(layout))
+    seen = stated.shown(checkpoint.shapes(layout)) if stated.shown else {}
     return Overrides(default, merged(stated.settings(), seen, shown), stated, layout)
 
 

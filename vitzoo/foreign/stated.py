@@ -14,7 +14,7 @@ from vitzoo.foreign import timm_config
 from vitzoo.foreign.changes import changed, timm_spec
 from vitzoo.formats.config import Config, check_config, merged
 from vitzoo.formats.transformers import WITH_BIAS
-from vitzoo.plugin.info import install_command
+from vitzoo.plugin.info import CORE, install_command
 from vitzoo.registry.available import reader_of
 from vitzoo.registry.foreign_names import current, known_elsewhere
 from vitzoo.schema.rows import Variant
@@ -52,7 +52,8 @@ class Stated:
         notes: for the load report.
         unread: keys of a config of an unknown kind, under the names that transformers gives them.
         others: its keys under other names.
-        shown: returns what the tensors of a file, under the keys of the model, show beyond them.
+        shown: returns what the tensors of a file, under the keys of the model, show beyond them;
+            None if they show nothing.
     """
 
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -61,7 +62,7 @@ class Stated:
     notes: tuple[str, ...] = ()
     unread: Config = field(default_factory=dict)
     others: list[str] = field(default_factory=list)
-    shown: Callable[[Mapping[str, Tensor]], dict[str, Any]] = lambda _: {}
+    shown: Callable[[Mapping[str, Tensor]], dict[str, Any]] | None = None
 
     def spec(self) -> Spec:
         """Return the network.
@@ -253,7 +254,14 @@ def _quick(config: Config) -> dict[str, Any]:
 
 
 def _variant(name: str, zoo: Registry) -> Variant | None:
-    """Return the variant of timm's name; an architecture may have only names with a tag."""
+    """Return the variant of timm's name; an architecture may have only names with a tag.
+
+    No plugin is read for the name of a variant of the core.
+    """
+    zoo.host.load(CORE)
+    core = (zoo.host.variants.get(row.name) for row in zoo.host.core.variants)
+    if own := next((v for v in core if v and ("timm", name) in v.known_as), None):
+        return own
     matches = [variant for _, variant, _ in known_elsewhere(name, zoo)]
     exact = next((v for v in matches if ("timm", name) in v.known_as), None)
     if exact or "." in name:

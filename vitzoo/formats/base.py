@@ -6,7 +6,8 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import cache
 from typing import Any, Self
 
 from torch import Tensor
@@ -280,4 +281,9 @@ class Format:
 
 def fits(patterns: Sequence[str], key: str) -> bool:
     """Return whether a key fits one of the patterns, in which `*` stands for any text."""
-    return any(fnmatchcase(key, pattern) for pattern in patterns)
+    return bool(patterns) and _pattern(tuple(patterns)).match(key) is not None
+
+
+@cache
+def _pattern(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(translate, patterns)))

@@ -64,17 +64,23 @@ class KeyMap:
     refused: tuple[str, ...] = ()
     _reading: _Rows = field(init=False, repr=False, compare=False)
     _writing: _Rows = field(init=False, repr=False, compare=False)
+    _starts: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         rows = [*_expanded(self.stem, "", ""), *_expanded(self.layer, self.block, BLOCK)]
         object.__setattr__(self, "_reading", _Rows(rows))
         object.__setattr__(self, "_writing", _Rows((b, a) for a, b in rows))
+        starts = (alias.partition("{}")[0] for alias in self.aliases)
+        object.__setattr__(self, "_starts", tuple(dict.fromkeys(starts)))
 
     def plain(self, key: str) -> str:
         """Return a key of a file without its prefix, with the beginning that the tables have."""
         key = key.removeprefix(next((p for p in self.prefixes if key.startswith(p)), ""))
+        if not key.startswith(self._starts):  # as most keys of a file of another format
+            return key
         for alias, target in self.aliases.items():
-            if match := _pattern(alias).match(key):
+            start = alias.partition("{}")[0]
+            if key.startswith(start) and (match := _pattern(alias).match(key)):
                 return target.format(*match.groups()) + key[match.end() :]
         return key
 
@@ -195,12 +201,12 @@ class _Rows:
             for source in dict.fromkeys(row[0]):
                 head, mark, rest = source.rpartition("{}")
                 groups.setdefault(head + mark, {}).setdefault(rest, []).append(row)
-        self.groups = [(_pattern(head), rests) for head, rests in groups.items()]
+        self.groups = [(head, head.partition("{}")[0], rests) for head, rests in groups.items()]
 
     def of(self, key: str) -> Iterator[list[list[str]]]:
         """Yield sources and targets of each row that reads a key."""
-        for pattern, rests in self.groups:
-            if match := pattern.match(key):
+        for head, start, rests in self.groups:
+            if key.startswith(start) and (match := _pattern(head).match(key)):
                 for row in rests.get(key[match.end() :], ()):
                     yield [[text.format(*match.groups()) for text in side] for side in row]
 

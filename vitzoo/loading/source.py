@@ -272,7 +272,7 @@ class WeightsFile(WeightsSource):
         heads = layout.num_heads(checkpoint.config, checkpoint.skeleton())
         if heads is not None:
             _check_heads(checkpoint.source, heads, base, note_of(layout))
-        if stated := stated_by(checkpoint.config, self.zoo, layout):
+        if stated := self._overrides.beside:
             base = self._check(stated, base, checkpoint.source, changes)
         if self._without_pre_logits or self._on_pooler:
             base = replace(base, head=PartSpec("tanh" if self._on_pooler else "linear"))
