@@ -127,3 +127,33 @@ def test_fsdp2_takes_any_size(mesh, positions):
         if name in grads:
             grad = parameter.grad.full_tensor()
             torch.testing.assert_close(grad, grads[name], rtol=0, atol=1e-4, msg=name)
+
+
+def frozen(model):
+    """Return the names of the parameters that a backbone with a frozen block does not train."""
+    found = vitzoo.backbone(model, frozen=1)
+    return {name for name, one in found.named_parameters() if not one.requires_grad}
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_a_backbone_of_a_sharded_network_freezes_blocks(mesh, positions):
+    model = made(positions)
+    expected = frozen(copy.deepcopy(model))
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    torch.distributed.fsdp.register_fsdp_forward_method(model, "forward_intermediates")
+    assert frozen(model) == expected
+
+
+@pytest.mark.parametrize("norm", ["weight_norm", "spectral_norm"])
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
+def test_a_backbone_freezes_the_parameters_of_a_norm_that_a_hook_computes(norm):
+    model = made("learned")
+    expected = frozen(copy.deepcopy(model))
+    getattr(nn.utils, norm)(model.blocks[0].mlp.fc1)
+    model(IMAGES)  # which keeps a weight that has a graph
+    weight = "network.blocks.0.mlp.fc1.weight"
+    parts = {"_orig"} if norm == "spectral_norm" else {"_g", "_v"}
+    assert frozen(model) == expected - {weight} | {weight + part for part in parts}
+    assert model.blocks[0].mlp.fc1.weight.grad_fn is not None

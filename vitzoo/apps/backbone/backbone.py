@@ -8,6 +8,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from types import MethodType
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from vitzoo.registry.registry import registry
 from vitzoo.schema.spec import Spec
 from vitzoo.schema.terms import CORE_BUILDER
 
+NORMS = ("torch.nn.utils.weight_norm", "torch.nn.utils.spectral_norm")  # whose hooks make weights
 POOLS = ("pool", "attn_pool")
 RETURNS = ("list", "dict", "output")
 FREE = "leave dynamic=False out of backbone()"
@@ -383,18 +385,47 @@ def _before(first: Backbone) -> list[nn.Parameter]:
 
     They are read from the graph of a forward pass on `meta`, because the networks of plugins do
     not tell which parameters belong to a block. In evaluation mode, no block is skipped. The pass
-    is that of a copy without data and hooks: other threads may use the network.
+    is that of a copy without data: other threads may use the network.
     """
     parameters = list(first.parameters())
-    hollow = [torch.empty_like(p, device="meta", requires_grad=True) for p in parameters]
-    instead: dict[int, Any] = dict(zip(map(id, parameters), hollow, strict=True))
-    instead |= {id(one): torch.empty_like(one, device="meta") for one in first.buffers()}
-    instead |= {id(vars(m)[name]): OrderedDict() for m in first.modules() for name in HOOKS}
-    copy = deepcopy(first, instead).eval()
+    hollow = [_without_data(p).requires_grad_() for p in parameters]
+    copy = _copy_of(first, dict(zip(map(id, parameters), hollow, strict=True))).eval()
     size = 1, first.network.spec.in_chans, *first.image_size
     (result,) = copy(torch.empty(size, dtype=hollow[0].dtype, device="meta"))
     reached = torch.autograd.grad(result.sum(), hollow, allow_unused=True)
     return [p for p, g in zip(parameters, reached, strict=True) if g is not None]
+
+
+def _copy_of(first: Backbone, instead: dict[int, Any]) -> Backbone:
+    """Return a copy with other parameters, without data, and without hooks of the user.
+
+    Modules may refuse `deepcopy`, as those that FSDP2 has sharded do.
+
+    Args:
+        first: the backbone.
+        instead: the new parameters, by the identity of the old ones.
+    """
+    modules = list(first.modules())
+    for module in modules:
+        own = vars(module)
+        computed = (x for x in own.values() if isinstance(x, Tensor) and x.grad_fn)
+        for tensor in (*module.buffers(recurse=False), *computed):
+            instead.setdefault(id(tensor), _without_data(tensor))
+        for name in HOOKS:
+            kept = [(k, hook) for k, hook in own[name].items() if type(hook).__module__ in NORMS]
+            instead[id(own[name])] = OrderedDict(kept)
+        of_torch = (own[key] for key in own if key.startswith("__composable_api_state_key"))
+        instead |= {id(state): {} for state in of_torch}  # of FSDP2, with process groups
+        instead[id(module)] = object.__new__(type(module))
+    for module in modules:  # a method in place of that of the class, as FSDP2 has, stays behind
+        own = {k: x for k, x in vars(module).items() if not isinstance(x, MethodType)}
+        vars(instead[id(module)]).update(deepcopy(own, instead))
+    copied: Backbone = instead[id(first)]
+    return copied
+
+
+def _without_data(tensor: Tensor) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 
 def _described(info: Mapping[str, Any], *, norm: bool) -> dict[str, Any]:
