@@ -193,7 +193,7 @@ def test_a_type_is_one_of_the_kinds():
         (lambda: vitzoo.variants(iter(["*", 5])), "variants(): pattern[1] must be text"),
         (
             lambda: vitzoo.predict(vitzoo.create("vit_digits"), ["x", 5]),
-            "predict(): images[1] must be a path, the bytes of an image file, a uint8 array or",
+            "predict(): images[1] must be a path, the bytes of an image file, a uint8 array, an",
         ),
         (
             lambda: vitzoo.export("x", "onnx", "y", int8=[5]),

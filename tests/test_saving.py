@@ -557,8 +557,8 @@ OWN = {  # a change, and what the error must say
         ["weight_orig", "torch.nn.utils.prune.remove"],
     ),
     "other numbers of the part": (
-        lambda model: setattr(model, "grid_size", (2, 8)),
-        ["the model.grid_size is (2, 8), expected (4, 4)"],
+        lambda model: setattr(model, "num_prefix_tokens", 3),
+        ["the model.num_prefix_tokens is 3, expected 1"],
     ),
 }
 

@@ -33,7 +33,7 @@ def test_nothing_is_filled_without_data(network):
     spec = NETWORKS[network]
     count = operations(lambda: vitzoo.create(spec, device="meta"))
     made = sum(count[name] for name in FILLED)
-    assert sum(count[name] for name in FILLS) == made < len(FILLED)
+    assert sum(count[name] for name in FILLS) <= made < len(FILLED)
     model = vitzoo.create(spec, device="meta")
     assert all(parameter.is_meta for parameter in model.parameters())
     assert count["empty"] >= len(list(model.parameters())) - made

@@ -30,7 +30,7 @@ WARPED = 384  # px from which ConvNeXt's processor does not crop
 Table = Mapping[str, Any]
 
 
-class Unread(InvalidOption):
+class Unread(ValueError):
     """A statement of a processor that cannot be followed.
 
     Args:

@@ -517,7 +517,7 @@ def test_folders_that_are_not_replaced(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (out / "photo.png").rename(out / "model.onnx")
     says(message(InvalidOption, vitzoo.export, model, "torch", out), out, "force=True")
-    with refuses(InvalidOption, out / "model.onnx", "not in vitzoo.json", "kept"):
+    with refuses(InvalidOption, out / "model.onnx", "no vitzoo.json", "kept"):
         vitzoo.export(model, "torch", out, force=True)
     for path, expected in (
         (out / "model.onnx", "not a folder"),

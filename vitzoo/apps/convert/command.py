@@ -63,7 +63,7 @@ def convert_command(
       vitzoo convert model.safetensors --to timm timm.safetensors
       vitzoo convert ViT-B_16.npz --to transformers_vit model.safetensors
       vitzoo convert vit_b16:augreg_in21k --to google B_16.npz
-      vitzoo convert lightning.safetensors --to timm timm.safetensors --prefix model_ema.
+      vitzoo convert a.safetensors --to timm b.safetensors --prefix model_ema.
       vitzoo convert pytorch_model.bin model.safetensors --from-pickle
     """
     others = {"--heads": heads, "--variant": variant, "--prefix": prefix}
