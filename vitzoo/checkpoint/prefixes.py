@@ -11,10 +11,16 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from vitzoo.checkpoint.around import CLASSIFIERS, linear_layers, reason_of
-from vitzoo.formats import Format, Keys
 from vitzoo.text import fold, listed
+
+if TYPE_CHECKING:
+    from vitzoo.formats import Format, Keys
+
+    Matching = Callable[[Keys], str]  # returns the name of the format of some keys, empty for none
+    Layouts = Callable[[str], Format]
 
 DEPTH = 8  # of names in a prefix
 ENDS = re.compile(r"[./]")  # of a name in a prefix; the second in files of JAX
@@ -24,8 +30,6 @@ MOST = 64  # prefixes that are looked at, those of most keys
 MOST_NUMBERED = 8  # of them with a number; a prefix that the user names needs no search
 OF_LAYERS = "it may be a classifier, and no tensor shows what it computes"
 WORK = 30_000  # keys behind all of them; a file of many keys would take seconds
-Matching = Callable[[Keys], str]  # returns the name of the format of some keys, empty for none
-Layouts = Callable[[str], Format]
 
 
 @dataclass(frozen=True)
