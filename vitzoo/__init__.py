@@ -44,6 +44,7 @@ __version__ = "0.1.0"
 _check_python(sys.version_info[:2])
 _leave_directory()
 
+from _thread import RLock  # noqa: E402
 from importlib import import_module  # noqa: E402
 from typing import TYPE_CHECKING, Any  # noqa: E402
 
@@ -165,6 +166,7 @@ _NAMES = {
     ),
     "schema.spec": "BlockSpec PartSpec Spec",
 }
+_IMPORTING = RLock()
 _HOME = {name: home for home, names in _NAMES.items() for name in names.split()}
 _HOME |= {module: module for module in ("errors", "formats", "parts", "ray")}
 __all__ = list(_HOME)
@@ -182,7 +184,8 @@ if not TYPE_CHECKING:  # because of `__getattr__`, type checkers would accept ev
             fix = f"; use {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
             message = f"module 'vitzoo' has no attribute {name!r}{fix}"
             raise AttributeError(message, name=name, obj=sys.modules[__name__])
-        home = import_module(f"vitzoo.{_HOME[name]}")
+        with _IMPORTING:  # two threads in modules that import each other: Python's DeadlockError
+            home = import_module(f"vitzoo.{_HOME[name]}")
         value = home if _HOME[name] == name else getattr(home, name)
         globals()[name] = value
         return value

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from numbers import Integral, Real
 from typing import Any, Self
 
 from vitzoo.errors import InvalidOption, printable
@@ -233,7 +232,7 @@ def preprocessing_values(reader: Reader) -> dict[str, Any]:
 def _positive(reader: Reader, key: str) -> float:
     value: Any = reader.take(key, object)  # also a number of numpy
     found = 0.0
-    if type(value) is not bool and isinstance(value, Real):
+    if type(value) in (int, float) or (type(value) is not bool and hasattr(value, "is_integer")):
         with suppress(OverflowError):  # of a whole number
             found = float(value)
     if not 0 < found < math.inf:
@@ -244,7 +243,7 @@ def _positive(reader: Reader, key: str) -> float:
 def _bands(reader: Reader) -> tuple[int, ...]:
     value = reader.take("bands", object)
     given = tuple(value) if isinstance(value, list | tuple | range) else ()
-    whole = all(isinstance(one, Integral) and not isinstance(one, bool) for one in given)
+    whole = all(hasattr(one, "__index__") and not isinstance(one, bool) for one in given)
     if not given or not whole or not all(0 <= one < MAX_BANDS for one in given):
         raise reader.fail(
             "bands must be the index of a band for each channel, from 0, such as (3, 2, 1), got "
