@@ -53,8 +53,6 @@ class VisionTransformer(Introspection, MixedSizes, Classifier, TimmNames):
         spec: the description that the model was built from, None if it was built by hand.
         load_report: for each tensor, whether it was loaded, changed, newly initialised or ignored.
         labels: class names in the order of the logits.
-        output_activation: how logits become answers: `softmax`, `sigmoid` of each class, or
-            `identity` for a regression.
         preprocessing: how `vitzoo.transform` prepares images, None if unknown.
         dynamic: whether each batch may have any image size that is a whole number of patches. The
             results equal those after `set_input_size`, bit for bit; learned positions are

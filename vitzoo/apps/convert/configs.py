@@ -12,12 +12,12 @@ from itertools import chain, product
 from math import floor, isclose
 from typing import Any
 
-from vitzoo.errors import CheckpointError, InvalidOption, VitzooError
+from vitzoo.errors import CheckpointError, VitzooError
 from vitzoo.foreign import timm_config
 from vitzoo.foreign.changes import changed, timm_spec
 from vitzoo.foreign.overrides import stated_by
 from vitzoo.foreign.preprocessing import of_open_clip
-from vitzoo.foreign.processors import FACTOR, RESAMPLE, read_processor
+from vitzoo.foreign.processors import FACTOR, RESAMPLE, Unread, read_processor
 from vitzoo.formats import Format
 from vitzoo.formats.config import Config, ConfigTable
 from vitzoo.formats.unsupported import DEFAULTS
@@ -241,8 +241,8 @@ def processor_of(preprocessing: Preprocessing, image_size: tuple[int, int]) -> d
     if cropped:
         table |= {"do_center_crop": True, "crop_size": {"height": h, "width": w}}
     try:
-        found = read_processor(table)
-    except InvalidOption as error:
+        found = read_processor(table, {"num_channels": len(row.mean)})
+    except Unread as error:
         raise CheckpointError(str(error)) from error
     if resize is None and ((center and h != w) or floor(h / found.crop_pct) != height):
         raise CheckpointError(f"a crop of {h}x{w} px with crop_pct {crop}")
