@@ -227,7 +227,7 @@ def _networks_in(
 
 def _matching(keys: Keys, source: str, zoo: Registry, *, plugins: bool = True) -> tuple[str, str]:
     """Return the name of the format that matches, empty for none, and the failures of plugins."""
-    core = sorted(zoo.core_parts("checkpoint format"), key=lambda name: (name != OWN_KEYS, name))
+    core = zoo.core_parts("checkpoint format")  # in the order of the manifest
     matching = (name for name in core if zoo.part("checkpoint format", name).matches(keys))
     found = [*islice(matching, 1)]  # each layout has one format of the core
     tried = plugins and not found

@@ -63,6 +63,8 @@ def found_in(
         root: the format of all keys, empty if they have none.
         tower: whether the network is a part of a larger model, whose other keys are unknown.
     """
+    if root and _is_one(layout(root), keys):
+        return {"": root}
     groups = grouped(keys, "." if root else "./")  # formats of JAX know their own prefixes
     formats = {"": root} if root else {}
     for prefix, names in groups.items():
@@ -99,6 +101,12 @@ def _is_whole(prefix: str, names: Iterable[str]) -> bool:
     if NUMBERED.search(prefix) and not any(map(NUMBERED.search, names)):
         return False
     return any(not ENDS.split(name, maxsplit=1)[0].isdigit() for name in names)
+
+
+def _is_one(layout: Format, keys: Keys) -> bool:
+    """Return whether all keys of a file are those of one network, so no other is among them."""
+    alike = layout.file_prefixes or len(layout.plain(keys)) < len(keys)  # as those of two networks
+    return not alike and all(map(layout.targets, keys))
 
 
 @dataclass(frozen=True)
@@ -170,6 +178,8 @@ def placed(
         alone: whether the network is no part of a larger model.
     """
     prefix, name = network
+    if not prefix and not others and all(map(layout.targets, keys)):  # nothing is left out
+        return Place(prefix, name, dict(keys))
     inside = tuple(other for other in others if other.startswith(prefix))
     own = {
         key.removeprefix(prefix): key

@@ -83,7 +83,7 @@ def readers(kind: object, zoo: Registry) -> Iterator[str]:
 
 
 def _formats(zoo: Registry) -> Iterator[str]:
-    core = sorted(zoo.core_parts(FORMAT))
+    core = zoo.core_parts(FORMAT)  # in the order of the manifest, the usual ones first
     yield from core
     yield from sorted(zoo.parts[FORMAT].keys() - set(core))
 

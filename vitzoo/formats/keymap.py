@@ -75,7 +75,10 @@ class KeyMap:
 
     def plain(self, key: str) -> str:
         """Return a key of a file without its prefix, with the beginning that the tables have."""
-        key = key.removeprefix(next((p for p in self.prefixes if key.startswith(p)), ""))
+        for prefix in self.prefixes:
+            if key.startswith(prefix):
+                key = key[len(prefix) :]
+                break
         if not key.startswith(self._starts):  # as most keys of a file of another format
             return key
         for alias, target in self.aliases.items():
@@ -255,6 +258,8 @@ def _reshaped(tensors: Tensors, names: Iterable[str], reshape: Reshape | None) -
 
 def _fused(parts: Tensors, names: Sequence[str]) -> Tensor | None:
     """Join parts along the first axis, None if one is missing or they are not alike."""
+    if len(names) == 1:
+        return parts.get(names[0])
     shares = Counter(names)
     if len(shares) == 1:
         return parts.get(names[0])
@@ -266,9 +271,11 @@ def _fused(parts: Tensors, names: Sequence[str]) -> Tensor | None:
 
 def _split(whole: Tensor | None, names: Sequence[str]) -> dict[str, Tensor]:
     """Split a tensor along its first axis, into nothing if its length does not divide."""
-    shares = Counter(names)
-    if whole is None or len(shares) == 1:
-        return {} if whole is None else {names[0]: whole}
+    if whole is None:
+        return {}
+    shares = Counter(names) if len(names) > 1 else {}
+    if len(shares) < 2:
+        return {names[0]: whole}
     if not whole.dim() or whole.shape[0] % len(names):
         return {}
     lengths = [whole.shape[0] // len(names) * share for share in shares.values()]

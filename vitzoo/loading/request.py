@@ -77,6 +77,7 @@ class Request:
         row: the weights that the argument names after the variant, if it does.
         saved: the file written by `save`, if the argument is one.
         address: the folder or Hub repository whose configs describe the network, if it is one.
+        opened: the weights file at the address, if it is a path.
         on_hub: the configs and the weights file at the address, if it is one on the Hub.
         labels, preprocessing: of the weights, if the file or the configs state them.
         adapter: is merged into the weights.
@@ -92,6 +93,7 @@ class Request:
     row: Weights | None = None
     saved: Checkpoint | None = None
     address: str = ""
+    opened: Checkpoint | None = None
     on_hub: tuple[Sidecars, HubFile] | None = None
     labels: tuple[str, ...] = ()
     preprocessing: Stated | None = None
@@ -210,7 +212,8 @@ def _from_file(path: Path, place: str, zoo: Registry) -> Request:
         return _saved(checkpoint, str(path), zoo)
     keys = checkpoint.header.tensors
     request = _described(place, checkpoint.config, checkpoint.notes, zoo, keys)
-    return replace(request, labels=checkpoint.labels, preprocessing=checkpoint.preprocessing)
+    labels, preprocessing = checkpoint.labels, checkpoint.preprocessing
+    return replace(request, opened=checkpoint, labels=labels, preprocessing=preprocessing)
 
 
 def from_hub(address: str, zoo: Registry) -> Request:

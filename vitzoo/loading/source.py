@@ -220,7 +220,7 @@ class WeightsFile(WeightsSource):
         if self.remote:
             checkpoint = open_address(self._hub, self.zoo, self.prefix)
         else:
-            checkpoint = open_unregistered(self.address, self.zoo)
+            checkpoint = self.request.opened or open_unregistered(self.address, self.zoo)
         variant = self.request.variant
         if checkpoint.format is None and variant and variant.builder != CORE_BUILDER:
             return of_own_builder(checkpoint, self.prefix)  # formats know only vitzoo's networks

@@ -76,7 +76,7 @@ class Registry:
             return {kind: dict(rows) for kind, rows in self.host.parts.items()}
 
     def core_parts(self, kind: str) -> list[str]:
-        """Return the names of the core's parts of a kind; no plugin is read."""
+        """Return the names of the core's parts of a kind in their order; no plugin is read."""
         return self.parts_of(kind, CORE)
 
     def parts_of(self, kind: str, namespace: str) -> list[str]:
