@@ -105,8 +105,10 @@ def _is_whole(prefix: str, names: Iterable[str]) -> bool:
 
 def _is_one(layout: Format, keys: Keys) -> bool:
     """Return whether all keys of a file are those of one network, so no other is among them."""
-    alike = layout.file_prefixes or len(layout.plain(keys)) < len(keys)  # as those of two networks
-    return not alike and all(map(layout.targets, keys))
+    if layout.file_prefixes or len(layout.plain(keys)) < len(keys):  # it may be two networks
+        return False
+    maps = (layout.keymap, *layout.keymaps.values())
+    return all(any(keymap.targets(key) for keymap in maps) for key in keys)
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,7 @@ def placed(
         alone: whether the network is no part of a larger model.
     """
     prefix, name = network
-    if not prefix and not others and all(map(layout.targets, keys)):  # nothing is left out
+    if not prefix and not others and _is_one(layout, keys):  # nothing is left out
         return Place(prefix, name, dict(keys))
     inside = tuple(other for other in others if other.startswith(prefix))
     own = {

@@ -91,7 +91,7 @@ def _formats(zoo: Registry) -> Iterator[str]:
 def _nested(config: Config, before: str, depth: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the tables in a config that state a model type, with their places."""
     for key, table in config.items() if depth else ():
-        if isinstance(table, Mapping):
+        if isinstance(table, dict):  # as JSON has them; a test for `Mapping` is slow for all labels
             if isinstance(table.get("model_type"), str):
                 yield f"{before}{key}", table
             yield from _nested(table, f"{before}{key}.", depth - 1)

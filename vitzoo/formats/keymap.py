@@ -126,11 +126,12 @@ class KeyMap:
 
     def targets(self, key: str) -> list[str]:
         """Return the keys of the model that a key of the checkpoint is, or is a part of."""
-        return [name for _, names in self._reading.of(self.plain(key)) for name in names]
+        rows = self._reading.found(self.plain(key))
+        return [name.format(*numbers) for (_, names), numbers in rows for name in names]
 
     def knows(self, key: str) -> bool:
         """Return whether a row has a key, as a key of the checkpoint or of the model."""
-        return any(True for rows in (self._reading, self._writing) for _ in rows.of(key))
+        return any(True for rows in (self._reading, self._writing) for _ in rows.found(key))
 
     def _claims(self, key: str) -> bool:
         refused = any(_pattern(start).match(key) for start in self.refused)
@@ -208,10 +209,15 @@ class _Rows:
 
     def of(self, key: str) -> Iterator[list[list[str]]]:
         """Yield sources and targets of each row that reads a key."""
+        for row, numbers in self.found(key):
+            yield [[text.format(*numbers) for text in side] for side in row]
+
+    def found(self, key: str) -> Iterator[tuple[Pair, tuple[str, ...]]]:
+        """Yield each row that reads a key, with the numbers in the key."""
         for head, start, rests in self.groups:
             if key.startswith(start) and (match := _pattern(head).match(key)):
                 for row in rests.get(key[match.end() :], ()):
-                    yield [[text.format(*match.groups()) for text in side] for side in row]
+                    yield row, match.groups()
 
 
 def _expanded(names: Names, before: str, before_model: str) -> Iterator[Pair]:

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
 
 FORMAT = "checkpoint format"
 PRE_LOGITS = ("tanh", "mlp")  # heads with a layer before the classifier
-ON_POOLER = {"head.pre_logits.weight", "head.fc.weight"}  # a classifier and a pooler below it
+PRE_LOGITS_WEIGHT = "head.pre_logits.weight"
+ON_POOLER = {PRE_LOGITS_WEIGHT, "head.fc.weight"}  # a classifier and a pooler below it
 POOLER = (
     "head = tanh: the file has a classifier and a pooler (pooler.dense), and no tensor shows "
     "whether the classifier reads it; pass head='linear' for a classifier of the class token"
@@ -249,7 +250,11 @@ class WeightsFile(WeightsSource):
     def _on_pooler(self) -> bool:
         """Whether the network has a linear head, and the file a classifier beside a pooler."""
         layout, linear = format_of(self._checkpoint, self.zoo), self.request.base.head.name
-        return linear == "linear" and layout.pooled and self._heads >= ON_POOLER
+        if linear != "linear" or not layout.pooled:
+            return False
+        names = self._checkpoint.header.tensors
+        pooler = any(PRE_LOGITS_WEIGHT in (name, *layout.targets(name)) for name in names)
+        return pooler and self._heads >= ON_POOLER
 
     def trained(self, changes: Mapping[str, Any]) -> Spec:
         base = self.request.base
