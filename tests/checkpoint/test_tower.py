@@ -8,6 +8,8 @@ from safetensors.torch import save_file
 
 import vitzoo
 from internals import registry
+from vitzoo.checkpoint import containers
+from vitzoo.checkpoint.tower import FORMAT
 from vitzoo.plugin.host import PluginHost
 from vitzoo.registry.registry import Registry
 
@@ -33,6 +35,18 @@ def test_a_folder_of_timm_with_a_network_of_the_core_reads_no_plugin(tmp_path, m
     (tmp_path / "config.json").write_text(json.dumps(config))
     monkeypatch.setattr(PluginHost, "discover", _fail)
     assert vitzoo.create(tmp_path).load_report.format == "timm"
+
+
+def test_a_folder_of_transformers_is_opened_once_and_asks_no_rare_format(tmp_path, monkeypatch):
+    config = transformers.ViTConfig(**SIZES)
+    transformers.ViTForImageClassification(config).save_pretrained(tmp_path)
+    asked, opened, part = set(), [], Registry.part
+    monkeypatch.setattr(Registry, "part", lambda zoo, *of: asked.add(of) or part(zoo, *of))
+    read = containers.read_header
+    monkeypatch.setattr(containers, "read_header", lambda *of: opened.append(of) or read(*of))
+    assert vitzoo.create(tmp_path).load_report.format == "transformers_vit"
+    assert {name for kind, name in asked if kind == FORMAT} == {"timm", "transformers_vit"}
+    assert len(opened) == 1
 
 
 def _fail(_):
