@@ -42,7 +42,7 @@ class Classifier(Network):
 
     @property
     def output_activation(self) -> str:
-        """How logits become answers: `softmax`, `sigmoid` of each class, or `identity`.
+        """How logits become answers, `softmax`, `sigmoid` of each class, or `identity`.
 
         `identity` is for a regression, whose logits are the answers. The default is `softmax`, and
         `sigmoid` for a head of text vectors with a bias. A new head has the default again.
