@@ -141,15 +141,17 @@ def test_random_configs_of_a_processor(name):
 def test_the_defaults_of_a_processor(name):
     processor, ours = pillow(name, {}), PROCESSORS[name].defaults
     for key, value in ours.items():
-        theirs = getattr(processor, key, None)
+        of_library = getattr(processor, key, None)
         if key in ("size", "crop_size"):
-            found = {k: v for k, v in dict(theirs or {}).items() if v is not None}
+            found = {k: v for k, v in dict(of_library or {}).items() if v is not None}
             square = {"height": value, "width": value}
             assert found == (value if isinstance(value, dict) else square if value else {}), key
         elif key in ("image_mean", "image_std"):
-            assert list(theirs) == value
+            assert list(of_library) == value
         else:
-            assert bool(theirs) == bool(value) if key.startswith("do_") else theirs == value, key
+            assert (
+                bool(of_library) == bool(value) if key.startswith("do_") else of_library == value
+            ), key
 
 
 @pytest.mark.parametrize(("name", "module"), [*TENSORS.items()][::2])
@@ -359,10 +361,10 @@ def test_random_configs_of_timm(old):
         row = of_timm(nested(config))
         size = tuple(inner["input_size"][1:])
         data = timm.data.resolve_data_config(pretrained_cfg=inner)
-        theirs = timm.data.create_transform(**data)
+        of_library = timm.data.create_transform(**data)
         ours = Transform(Spec(image_size=size, patch_size=1), row)
         for image in IMAGES:
-            assert torch.equal(ours(image), theirs(image)), config
+            assert torch.equal(ours(image), of_library(image)), config
 
 
 FLAT = {
@@ -390,9 +392,9 @@ def test_a_flat_config_of_timm(tmp_path):
     assert ours.load_report.assumed == ()
     assert ours.labels == ("ant", "bee", "cat")
     assert (ours.spec.image_size, ours.spec.num_classes) == ((32, 32), 3)
-    theirs = timm.data.create_transform(**timm.data.resolve_data_config(pretrained_cfg=FLAT))
+    of_library = timm.data.create_transform(**timm.data.resolve_data_config(pretrained_cfg=FLAT))
     for image in IMAGES:
-        assert torch.equal(vitzoo.transform(tmp_path)(image), theirs(image))
+        assert torch.equal(vitzoo.transform(tmp_path)(image), of_library(image))
 
 
 @pytest.mark.parametrize(

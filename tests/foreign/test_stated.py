@@ -34,8 +34,10 @@ def scaled(model, seed=2):
     return model.eval()
 
 
-def assert_equal(ours, theirs):
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=5e-5 * max(1, theirs.abs().max().item()))
+def assert_equal(ours, of_library):
+    torch.testing.assert_close(
+        ours, of_library, rtol=0, atol=5e-5 * max(1, of_library.abs().max().item())
+    )
 
 
 def write_timm(folder, name, **options):
@@ -73,11 +75,11 @@ NETWORKS = {
 @pytest.mark.parametrize("network", NETWORKS)
 @torch.inference_mode()
 def test_a_folder_of_timm_is_the_network_that_was_saved(tmp_path, network):
-    theirs = write_timm(tmp_path, "vit_tiny_patch16_224", **TINY | NETWORKS[network])
+    of_library = write_timm(tmp_path, "vit_tiny_patch16_224", **TINY | NETWORKS[network])
     ours = vitzoo.create(f"{tmp_path}/").eval()
     assert ours.spec.variant == "vit_ti16"
     images = torch.randn(2, ours.spec.in_chans, *ours.image_size)
-    assert_equal(ours(images), theirs(images))
+    assert_equal(ours(images), of_library(images))
 
 
 def test_a_config_of_an_older_timm_has_a_former_name(tmp_path):
@@ -89,14 +91,14 @@ def test_a_config_of_an_older_timm_has_a_former_name(tmp_path):
 @torch.inference_mode()
 def test_a_folder_of_timm_with_the_quick_gelu_of_its_architecture(tmp_path):
     sizes = {"depth": 2, "embed_dim": 64, "num_heads": 2, "img_size": 64, "num_classes": 5}
-    theirs = write_timm(tmp_path, "vit_base_patch32_clip_quickgelu_224", **sizes)
+    of_library = write_timm(tmp_path, "vit_base_patch32_clip_quickgelu_224", **sizes)
     ours = vitzoo.create(tmp_path).eval()
     assert (ours.spec.variant, ours.spec.block.activation) == ("clip/vit_b32", "quick_gelu")
     images = torch.randn(2, 3, 64, 64)
-    assert_equal(ours(images), theirs(images))
+    assert_equal(ours(images), of_library(images))
     named = {"variant": "clip/vit_b32", **sizes, "image_size": 64}
     del named["img_size"]
-    assert_equal(vitzoo.create(named, weights=tmp_path).eval()(images), theirs(images))
+    assert_equal(vitzoo.create(named, weights=tmp_path).eval()(images), of_library(images))
 
 
 @torch.inference_mode()
@@ -123,11 +125,11 @@ def test_labels_and_preprocessing_of_timms_config(tmp_path):
 
 
 def test_a_file_beside_its_config_is_the_network_of_its_folder(tmp_path):
-    theirs = write_timm(tmp_path, "vit_tiny_patch16_224", **TINY | {"num_heads": 4})
+    of_library = write_timm(tmp_path, "vit_tiny_patch16_224", **TINY | {"num_heads": 4})
     ours = vitzoo.create(tmp_path / "model.safetensors").eval()
     images = torch.randn(2, 3, 32, 32)
     with torch.inference_mode():
-        assert_equal(ours(images), theirs(images))
+        assert_equal(ours(images), of_library(images))
 
 
 def test_names_of_another_number_of_classes_are_reported(tmp_path):
@@ -271,11 +273,11 @@ def test_a_folder_of_transformers_is_the_network_that_was_saved(tmp_path, case, 
         "id2label": {0: "ant", 1: "bee", 2: "cat"},
         "label2id": {"ant": 0, "bee": 1, "cat": 2},
     }
-    theirs = write_transformers(tmp_path, config(**SIZES | options | labels), cls, seed)
+    of_library = write_transformers(tmp_path, config(**SIZES | options | labels), cls, seed)
     ours = vitzoo.create(f"{tmp_path}/").eval()
     assert ours.labels == ("ant", "bee", "cat")
     images = torch.randn(2, 3, *ours.image_size)
-    assert_equal(ours(images), theirs(images).logits)
+    assert_equal(ours(images), of_library(images).logits)
 
 
 TOKENS = {
@@ -299,10 +301,10 @@ TOKENS = {
 @torch.inference_mode()
 def test_the_tokens_of_a_folder_of_transformers(tmp_path, case):
     config, cls, options = TOKENS[case]
-    theirs = write_transformers(tmp_path, config(**SIZES | options), cls)
+    of_library = write_transformers(tmp_path, config(**SIZES | options), cls)
     ours = vitzoo.create(f"{tmp_path}/").eval()
     images = torch.randn(2, 3, 32, 32)
-    expected = theirs(images)
+    expected = of_library(images)
     if case != "beit":  # transformers' BeitModel norms after its pool
         assert_equal(ours.forward_features(images), expected.last_hidden_state)
     if case in ("vit", "dinov2", "dinov3"):
@@ -316,12 +318,14 @@ def test_the_towers_of_transformers(tmp_path, whole):
     if whole:
         text = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
         config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=7)
-        theirs = write_transformers(tmp_path, config, transformers.CLIPModel)
-        expected = theirs.get_image_features
+        of_library = write_transformers(tmp_path, config, transformers.CLIPModel)
+        expected = of_library.get_image_features
     else:
         config = transformers.CLIPVisionConfig(**vision)
-        theirs = write_transformers(tmp_path, config, transformers.CLIPVisionModelWithProjection)
-        expected = theirs
+        of_library = write_transformers(
+            tmp_path, config, transformers.CLIPVisionModelWithProjection
+        )
+        expected = of_library
     ours = vitzoo.create(tmp_path).eval()
     images = torch.randn(2, 3, 32, 32)
     found = expected(images)
@@ -332,12 +336,12 @@ def test_the_towers_of_transformers(tmp_path, whole):
 
 @torch.inference_mode()
 def test_siglip_of_transformers(tmp_path):
-    theirs = write_transformers(
+    of_library = write_transformers(
         tmp_path, transformers.SiglipVisionConfig(**SIZES), transformers.SiglipVisionModel
     )
     ours = vitzoo.create(tmp_path).eval()
     images = torch.randn(2, 3, 32, 32)
-    assert_equal(ours(images), theirs(images).pooler_output)
+    assert_equal(ours(images), of_library(images).pooler_output)
 
 
 def test_the_activation_of_a_pooler(tmp_path):
@@ -444,23 +448,23 @@ def test_weights_beside_a_folder(tmp_path):
 @torch.inference_mode()
 def test_siglip_of_timm_has_the_gelu_of_timm(tmp_path, arch):
     """With a config, and from the file alone."""
-    theirs = write_timm(tmp_path, arch, depth=2, img_size=32)
+    of_library = write_timm(tmp_path, arch, depth=2, img_size=32)
     images = torch.randn(2, 3, 32, 32)
-    assert_equal(vitzoo.create(tmp_path).eval()(images), theirs(images))
+    assert_equal(vitzoo.create(tmp_path).eval()(images), of_library(images))
     name = "siglip/vit_b16_gap" if "gap" in arch else "siglip/vit_b16"
     (tmp_path / "config.json").unlink()
     named = {"variant": name, "depth": 2, "image_size": 32}
     model = vitzoo.create(named, weights=tmp_path).eval()
-    assert_equal(model(images), theirs(images))
+    assert_equal(model(images), of_library(images))
     assert "activation = gelu" in model.load_report.assumed
 
 
 @torch.inference_mode()
 def test_dinov3_of_timm(tmp_path):
-    theirs = write_timm(tmp_path, "vit_small_patch16_dinov3", depth=2, img_size=64)
+    of_library = write_timm(tmp_path, "vit_small_patch16_dinov3", depth=2, img_size=64)
     ours = vitzoo.create(tmp_path).eval()
     images = torch.randn(2, 3, 64, 64)
-    assert_equal(ours(images), theirs(images))
+    assert_equal(ours(images), of_library(images))
     assert ours.spec.variant == "dinov3/vit_s16"
 
 
@@ -473,22 +477,22 @@ def test_beit_and_deit_of_timm(tmp_path):
         ("deit3_small_patch16_224", {"depth": 2}),
     ):
         folder = tmp_path / name
-        theirs = write_timm(folder, name, num_classes=5, **options)
+        of_library = write_timm(folder, name, num_classes=5, **options)
         ours = vitzoo.create(folder).eval()
         images = torch.randn(1, 3, 224, 224)
-        assert_equal(ours(images), theirs(images))
+        assert_equal(ours(images), of_library(images))
 
 
 @torch.inference_mode()
 def test_the_quick_gelu_of_open_clips_config(tmp_path):
     sizes = {"depth": 2, "embed_dim": 64, "num_heads": 2, "img_size": 64, "num_classes": 5}
-    theirs = write_timm(tmp_path, "vit_base_patch32_clip_quickgelu_224", **sizes)
+    of_library = write_timm(tmp_path, "vit_base_patch32_clip_quickgelu_224", **sizes)
     change(tmp_path, architecture="vit_base_patch32_clip_224")
     model = {"quick_gelu": True, "embed_dim": 5, "vision_cfg": {"width": 64, "layers": 2}}
     (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": model}))
     ours = vitzoo.create(tmp_path).eval()
     images = torch.randn(2, 3, 64, 64)
-    assert_equal(ours(images), theirs(images))
+    assert_equal(ours(images), of_library(images))
     assert any("quick_gelu" in line for line in ours.load_report.assumed)
     model["vision_cfg"] = {"timm_model_name": "vit_base_patch32_clip_224"}  # with timm's own GELU
     (tmp_path / "open_clip_config.json").write_text(json.dumps({"model_cfg": model}))
@@ -505,15 +509,15 @@ TOWERS = {  # architecture, projection and number of outputs, as open_clip's Tim
 @torch.inference_mode()
 def test_a_tower_of_timm_in_a_config_of_open_clip(tmp_path, case):
     name, pool, projection, count = TOWERS[case]
-    theirs = scaled(timm.create_model(name, img_size=224, num_classes=count))
-    keys = {f"visual.trunk.{key}": t for key, t in theirs.state_dict().items()}
+    of_library = scaled(timm.create_model(name, img_size=224, num_classes=count))
+    keys = {f"visual.trunk.{key}": t for key, t in of_library.state_dict().items()}
     safetensors.torch.save_file(keys, tmp_path / "open_clip_model.safetensors")
     tower = {"image_size": 224, "timm_model_name": name, "timm_pool": pool, "timm_proj": projection}
     config = {"model_cfg": {"embed_dim": 7, "vision_cfg": tower}}
     (tmp_path / "open_clip_config.json").write_text(json.dumps(config))
     ours = vitzoo.create(tmp_path).eval()
     images = torch.randn(1, 3, 224, 224)
-    assert_equal(ours(images), theirs(images))
+    assert_equal(ours(images), of_library(images))
 
 
 def test_a_folder_of_open_clip(tmp_path):

@@ -29,11 +29,11 @@ def test_pixels_are_those_of_timms_evaluation(crop_mode, size, upright):
     from timm.data import create_transform
 
     row = {"interpolation": "bicubic", "crop_pct": 0.9, "crop_mode": crop_mode} | IMAGENET
-    theirs = create_transform(size, is_training=False, **row)
+    of_library = create_transform(size, is_training=False, **row)
     pair = (size, size) if isinstance(size, int) else size
     for photo in PHOTOS:
         image = photo.transpose(Image.Transpose.ROTATE_90) if upright else photo
-        assert torch.equal(prepare(image, pair, **row), theirs(image))
+        assert torch.equal(prepare(image, pair, **row), of_library(image))
 
 
 def test_squash_without_a_crop_resizes_to_the_exact_input():
