@@ -330,6 +330,9 @@ EXPORTED = {
     "Meta's DINO": {"pos_embed": {"name": "learned", "resample": "bicubic_offset"}},
     "relative": {"pos_embed": "relative"},
     "rope": {"pos_embed": "rope"},
+    "decomposed": {"pos_embed": POSITIONS["decomposed, a large table"]},
+    "BEiT": {"pos_embed": "mim/relative"},
+    "BEiT's own code": {"pos_embed": {"name": "mim/relative", "resample": "geometric_cubic"}},
 }
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption, did_you_mean
+from vitzoo.parts.resample import same_grid, unless_same
 from vitzoo_mim.resample import METHODS, resample_distances
 
 Size = tuple[int, int]
@@ -71,10 +72,11 @@ class RelativePositions(nn.Module):
 
     def resample(self, table: Tensor, old: Size, new: Size) -> Tensor:
         """Return the table for another grid; the numbers of prefix tokens stay."""
-        if old == new:
+        if same_grid(old, new):
             return table
         distances, extra = table.tensor_split((self._distances(old),), dim=1)
-        return torch.cat((resample_distances(distances, old, new, self.method), extra), dim=1)
+        moved = torch.cat((resample_distances(distances, old, new, self.method), extra), dim=1)
+        return unless_same(moved, table, old, new)
 
     def to_grid(self, grid_size: Size) -> None:
         """Use tables for this grid from now on."""

@@ -37,11 +37,8 @@ def resample_distances(table: Tensor, old: Size, new: Size, method: str) -> Tens
     grid = table.reshape(table.shape[0], h, w, -1).permute(0, 3, 1, 2).float()  # (l, heads, h, w)
     if method.startswith("geometric"):
         cubic = method == "geometric_cubic"
-        # The search for the growth cannot be compiled for all sizes; an exported network has one.
-        one = torch.compiler.is_exporting() or not torch.compiler.is_dynamo_compiling()
-        weights = geometric_weights if one else _traced_weights
-        rows = weights(h, height, cubic=cubic).to(table.device)  # (height, h)
-        columns = weights(w, width, cubic=cubic).to(table.device)  # (width, w)
+        rows = geometric_weights(h, height, cubic=cubic).to(table.device)  # (height, h)
+        columns = geometric_weights(w, width, cubic=cubic).to(table.device)  # (width, w)
         grid = rows @ grid @ columns.T
     else:
         grid = F.interpolate(grid, size=(height, width), mode=method, align_corners=False)
@@ -72,19 +69,17 @@ def geometric_weights(old: int, new: int, *, cubic: bool = False) -> Tensor:
     return weights.float()
 
 
-@torch.library.custom_op("vitzoo_mim::geometric_weights", mutates_args=())
-def _traced_weights(old: int, new: int, *, cubic: bool) -> Tensor:
-    return geometric_weights(old, new, cubic=cubic)
-
-
-@_traced_weights.register_fake
-def _(old: int, new: int, *, cubic: bool) -> Tensor:  # noqa: ARG001
-    return torch.empty(new, old, device="cpu")
-
-
 def _spread(old: int, reach: int) -> Tensor:
     """Return the places of the old distances: 0, and gaps that grow to `reach` on both sides."""
     count = old // 2
+    growth = (_traced_growth if torch.compiler.is_compiling() else _growth)(count, reach)
+    gaps = growth ** torch.arange(count, dtype=torch.float64, device="cpu")
+    side = gaps.cumsum(0)
+    return torch.cat((-side.flip(0), torch.zeros(1, dtype=torch.float64, device="cpu"), side))
+
+
+def _growth(count: int, reach: int) -> float:
+    """Return the growth of `count` gaps, the first of 1, whose sum is nearest to `reach`."""
     low, high = GROWTH
     while high - low > PRECISION:
         growth = (low + high) / 2
@@ -92,9 +87,18 @@ def _spread(old: int, reach: int) -> Tensor:
             high = growth
         else:
             low = growth
-    gaps = growth ** torch.arange(count, dtype=torch.float64, device="cpu")
-    side = gaps.cumsum(0)
-    return torch.cat((-side.flip(0), torch.zeros(1, dtype=torch.float64, device="cpu"), side))
+    return growth
+
+
+def _traced_growth(count: int, reach: int) -> Tensor:
+    """Return `_growth` without a branch, so that a compiler records it for every `reach`."""
+    low, high = (torch.scalar_tensor(x, dtype=torch.float64, device="cpu") for x in GROWTH)
+    width = GROWTH[1] - GROWTH[0]
+    while width > PRECISION:
+        growth, width = (low + high) / 2, width / 2
+        beyond = (1 - growth**count) / (1 - growth) > reach
+        low, high = torch.where(beyond, low, growth), torch.where(beyond, growth, high)
+    return growth
 
 
 def _second_derivatives(points: Tensor) -> Tensor:
