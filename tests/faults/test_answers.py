@@ -249,6 +249,12 @@ def test_a_repository_with_a_wrong_name_is_missing_or_private(hub, faults, call,
         call(ADDRESS)
 
 
+def test_a_revision_with_a_slash_is_read_as_a_file(hub, faults):
+    hub.api = faults.answer(404, {"X-Error-Code": "RevisionNotFound"})
+    with refuses(RevisionNotFound, "no revision feature ", "branch, with %2F for a slash"):
+        vitzoo.fetch("hf://acme/net@feature/x")
+
+
 def test_file_that_the_trusted_endpoint_does_not_list(hub):
     with refuses(EntryNotFound, "hf://acme/net@main/other.safetensors", hub.endpoint):
         vitzoo.fetch("hf://acme/net@main/other.safetensors")

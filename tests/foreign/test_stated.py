@@ -182,6 +182,13 @@ def test_what_the_model_cannot_do_is_refused(tmp_path, case):
     says(str(caught.value), "config.json", *parts)
 
 
+def test_no_arguments_are_null_or_absent(tmp_path):
+    write_timm(tmp_path, "vit_tiny_patch16_224")
+    spec = vitzoo.create(tmp_path).spec
+    change(tmp_path, model_args=None)
+    assert vitzoo.create(tmp_path).spec == spec
+
+
 def test_unknown_keys_are_reported(tmp_path):
     write_timm(tmp_path, "vit_tiny_patch16_224", **TINY)
     change(tmp_path, novelty=1)

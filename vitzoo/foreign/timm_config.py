@@ -208,7 +208,7 @@ def changes_of(config: Config, spec: Spec) -> dict[str, Any]:
     """
     config = _of_wrapper(config)
     inner = config.get("pretrained_cfg", {})
-    arguments = config.get("model_args", {})
+    arguments = {} if config.get("model_args") is None else config["model_args"]
     formats.check_config(isinstance(inner, Mapping), "pretrained_cfg", "a table", inner)
     formats.check_config(isinstance(arguments, Mapping), "model_args", "a table", arguments)
     PRETRAINED.read(inner)

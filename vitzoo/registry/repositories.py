@@ -64,7 +64,8 @@ def completed(config: Mapping[str, Any], repo: str) -> tuple[Mapping[str, Any], 
         config: of timm; another one is returned as it is.
         repo: the repository, empty for a folder. Its config may still name the architecture.
     """
-    name, stated = config.get("architecture"), config.get("model_args", {})
+    name, stated = config.get("architecture"), config.get("model_args")
+    stated = {} if stated is None else stated
     if not isinstance(name, str) or not isinstance(stated, Mapping):
         return config, ()
     row = known(repo) or next((r for r in repositories().values() if r.named == name), None)

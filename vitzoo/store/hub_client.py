@@ -25,6 +25,7 @@ from vitzoo import __version__, errors
 from vitzoo.errors import printable
 from vitzoo.files.names import on_hub
 from vitzoo.registry.repositories import known
+from vitzoo.schema.addresses import SLASH
 from vitzoo.store.locks import SLICE, check
 from vitzoo.store.token import token_place
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 READ = 1024 * 1024  # bytes that are read from a connection at once
 SHOWN = 200  # characters of a server's text in a message
 DENIED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+NAMED_BRANCH = f"expected a commit, tag or branch, with {SLASH} for a slash in its name"
 ELSEWHERE = "the registry may be out of date, or the endpoint an incomplete mirror"
 UNSET_OFFLINE = (
     "huggingface_hub is offline; unset HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE, then start again"
@@ -199,9 +201,10 @@ def refusal(response: httpx2.Response, file: HubFile, host: str) -> errors.Netwo
     except hub_errors.GatedRepoError:
         return _by_status(response, file, host, gated=True)
     except hub_errors.RevisionNotFoundError:
+        fix = NAMED_BRANCH if on_hub(file.label) else ELSEWHERE
         return errors.RevisionNotFound(
             f"{file}: {host} has no revision {file.revision} of the repository; "
-            f"{ELSEWHERE}{file.instead}"
+            f"{fix}{file.instead}"
         )
     except hub_errors.RemoteEntryNotFoundError:
         return errors.EntryNotFound(

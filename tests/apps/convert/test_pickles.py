@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import vitzoo
 from helpers import fill, message, refuses, same, says
@@ -246,6 +246,12 @@ def test_a_pointer_is_no_pickle(tmp_path):
     path = tmp_path / "pytorch_model.bin"
     path.write_bytes(POINTER + b".github.com/spec/v1\noid sha256:0\nsize 9\n")
     with refuses(CheckpointError, path, "a Git LFS pointer", f"`git -C {tmp_path} lfs pull`"):
+        convert_pickle(path, tmp_path / "out.safetensors")
+
+
+def test_a_safetensors_file_is_no_pickle(tmp_path):
+    save_file({"a": torch.zeros(2)}, path := tmp_path / "model.safetensors")
+    with refuses(CheckpointError, path, "a safetensors file", "omit --from-pickle"):
         convert_pickle(path, tmp_path / "out.safetensors")
 
 

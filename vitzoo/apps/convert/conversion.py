@@ -225,6 +225,8 @@ def _open_pickle(source: str, *, small: bool = False) -> OpenFile:
     file = open_own(Path(source))
     if (start := system.pread(file.fd, 64, 0)).startswith(POINTER):
         raise CheckpointError(f"{source} is no pickle{looks_like(start, source)}")
+    if start[8:].startswith(b'{"'):
+        raise CheckpointError(f"{source} is a safetensors file, no pickle; omit --from-pickle")
     return file
 
 
