@@ -203,8 +203,7 @@ def refusal(response: httpx2.Response, file: HubFile, host: str) -> errors.Netwo
     except hub_errors.RevisionNotFoundError:
         fix = NAMED_BRANCH if on_hub(file.label) else ELSEWHERE
         return errors.RevisionNotFound(
-            f"{file}: {host} has no revision {file.revision} of the repository; "
-            f"{fix}{file.instead}"
+            f"{file}: {host} has no revision {file.revision} of the repository; {fix}{file.instead}"
         )
     except hub_errors.RemoteEntryNotFoundError:
         return errors.EntryNotFound(
