@@ -67,7 +67,11 @@ from vitzoo.parts.protocols import (
     PositionEmbedding as PositionEmbedding,
     WeightsAdapter as WeightsAdapter,
 )
-from vitzoo.parts.resample import resample_grid as resample_grid
+from vitzoo.parts.resample import (
+    resample_grid as resample_grid,
+    same_grid as same_grid,
+    unless_same as unless_same,
+)
 from vitzoo.parts.rope import (
     MixedRotaryPositions as MixedRotaryPositions,
     RotaryPositions as RotaryPositions,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption, did_you_mean
-from vitzoo.parts.resample import same_grid, unless_same
+from vitzoo.parts import same_grid, unless_same
 from vitzoo_mim.resample import METHODS, resample_distances
 
 Size = tuple[int, int]
