@@ -176,7 +176,7 @@ def test_the_helper_answers_again_after_an_interrupt(path, monkeypatch):
     rows = parquet_file(path).rows("cells", ["image"], range(9), 16, 2**20)
     first = helper_process().popen
     with monkeypatch.context() as patch:
-        patch.setattr(parquet_reader.Process, "receive", Mock(side_effect=KeyboardInterrupt))
+        patch.setattr(type(helper_process()), "receive", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             next(rows)
     assert first.poll() is not None

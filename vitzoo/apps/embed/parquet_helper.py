@@ -14,9 +14,7 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any, NamedTuple
 
-from vitzoo.apps.embed.processes import channel
 from vitzoo.errors import short_repr
-from vitzoo.files.platform.processes import limit, watch_memory
 
 MEMORY = 2**30  # bytes beside those of the process when it starts
 OUT_OF_MEMORY = 77  # exit code
@@ -248,6 +246,9 @@ def _vectors(table: Any, columns: Sequence[str], width: int) -> tuple[list[str],
 
 def main() -> None:
     """Answer the requests of the process that started this one, until that process ends."""
+    from vitzoo.apps.embed.processes import channel
+    from vitzoo.files.platform.processes import limit, watch_memory
+
     receive, send = channel()
     import pyarrow as pa
     from pyarrow import parquet as parquet  # before the memory is measured

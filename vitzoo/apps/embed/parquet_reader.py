@@ -1,6 +1,7 @@
 """Asks the helper process that reads Parquet files; there is one for each thread that reads.
 
-A file never ends the process that asks, and never takes its memory.
+A file never ends the process that asks, and never takes its memory. What starts processes is
+imported with the first question: commands that refuse their arguments have imported this module.
 """
 
 from __future__ import annotations
@@ -16,9 +17,7 @@ from typing import Any
 
 from vitzoo.apps.embed.items import open_archive
 from vitzoo.apps.embed.parquet_helper import OUT_OF_MEMORY, Column, Outline, Rows, Unreadable
-from vitzoo.apps.embed.processes import Process, ProcessEnded
 from vitzoo.errors import ImageError, VitzooError, printable
-from vitzoo.files.platform.processes import crashed
 from vitzoo.plugin.requirements import check_extra
 
 MODULE = "vitzoo.apps.embed.parquet_helper"
@@ -46,7 +45,7 @@ class Helper:
     """The helper process, which starts with the first question."""
 
     def __init__(self) -> None:
-        self._process: Process | None = None
+        self._process: Any = None
         self.end: Callable[[], object] = lambda: None
 
     def ask(self, *request: object) -> Any:
@@ -56,10 +55,13 @@ class Helper:
             HelperEnded: it ended before it answered.
             VitzooError: it cannot start, or took too long.
         """
+        from vitzoo.apps.embed.processes import ProcessEnded
+        from vitzoo.files.platform.processes import crashed
+
         late = threading.Event()
         if self._process is None or self._process.popen.poll() is not None:
             self._start()
-        process: Any = self._process
+        process = self._process
 
         def end() -> None:
             late.set()
@@ -84,6 +86,8 @@ class Helper:
             timer.cancel()
 
     def _start(self) -> None:
+        from vitzoo.apps.embed.processes import Process, ProcessEnded
+
         self.end()
         try:
             self._process = process = Process(MODULE, ENV, quiet=True)
