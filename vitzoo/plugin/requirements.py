@@ -53,9 +53,11 @@ def check_extra(extra: str, whose: str) -> None:
 
 
 def _of_extra(name: str, extra: str) -> list[Requirement]:
+    """Return the requirements of an extra. Those that do not name it are not parsed: it is slow."""
     every: list[Requirement] = []
     with suppress(Exception):  # damaged metadata
-        every += map(Requirement, requirements_of(name) or [])
+        texts = (text for text in requirements_of(name) or [] if normal(extra) in normal(text))
+        every += map(Requirement, texts)
     return [one for one in every if one.marker and one.marker.evaluate({"extra": extra})]
 
 
