@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
 import torch
+from packaging.version import parse
 from torch import Tensor
 
 from vitzoo.apps.convert.pickles import Limits
@@ -30,6 +31,7 @@ KNOWN = (
     *("state_dict", "model_state_dict", "model", "module", "net", "network", "backbone", "encoder"),
     *("teacher", "student", "target_encoder", "model_ema", "state_dict_ema", "ema"),
 )
+SAFE = "2.10"  # of torch, whose loader has no known hole
 DEPTH = 3  # of entries in entries
 FORBIDDEN = re.compile(r"GLOBAL (\S+)")  # in a message of torch
 FILLED = re.compile(r"Can only (SETITEMS?|append|extend) .* but got <class '(.*)'>")  # in another
@@ -100,6 +102,11 @@ def main(source: int, target: int, answers: int) -> None:
 
 def load(file: BinaryIO) -> object:
     """Unpickle a file with torch's weights-only loader, and inert classes for those it lacks."""
+    if parse(torch.__version__) < parse(SAFE):
+        raise CheckpointError(
+            f"with torch {torch.__version__}, a pickle can run code in the weights-only loader "
+            f"(CVE-2026-24747); install torch>={SAFE}"
+        )
     inert: dict[str, type[Inert]] = {}
     for name in _named(file):
         _learn(inert, name)
