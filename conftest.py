@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import functools
 import importlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -39,7 +41,9 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "vitzoo"))
 
 # Files whose tests share large checkpoints, built distributions or environments.
-SHARING = re.compile(r"parity|install|test_archives|test_files|test_tools|test_interruptions")
+SHARING = re.compile(
+    r"parity|install|test_archives|test_docs_site|test_files|test_tools|test_interruptions"
+)
 
 LOCAL_REGISTRY = """\
 api = 1
@@ -62,10 +66,64 @@ source = "made up"
 """
 
 
+# The marker of a whole file, and an expression of `-m` that only excludes markers.
+TIER = re.compile(r"^pytestmark = \[?pytest\.mark\.(\w+)", re.MULTILINE)
+EXCLUDING = re.compile(r"not \w+( and not \w+)*")
+
+
+def excluded(config: pytest.Config, path: Path) -> set[str]:
+    """Return the markers whose tests of a file `-m` deselects; none if the command names it."""
+    chosen = config.option.markexpr.strip()
+    if not EXCLUDING.fullmatch(chosen):
+        return set()
+    if path in named(tuple(config.args)):
+        return set()
+    return {marker.removeprefix("not ") for marker in chosen.split(" and ")}
+
+
+@functools.cache
+def named(arguments: tuple[str, ...]) -> set[Path]:
+    """Return the files that a command names."""
+    return {Path(name.partition("::")[0]).resolve() for name in arguments}
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out a file whose tests are all deselected, instead of importing it."""
+    if collection_path.suffix != ".py" or not (names := excluded(config, collection_path)):
+        return None
+    tier = TIER.search(collection_path.read_text(encoding="utf-8"))
+    return True if tier and tier[1] in names else None
+
+
+def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[pytest.Item] | None:
+    """Leave out deselected tests, instead of making an item for each of their parameters."""
+    marks = vars(obj).get("pytestmark", ()) if hasattr(obj, "__dict__") else ()
+    marks = marks if isinstance(marks, list | tuple) else (marks,)
+    if not (names := {getattr(mark, "name", "") for mark in marks}):
+        return None
+    return [] if names & excluded(collector.config, collector.path) else None
+
+
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for what vitzoo keeps, instead of the user's."""
     return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def timm() -> Any:
+    """The library timm, whose import takes seconds: no test module imports it when it is read."""
+    import timm
+
+    return timm
+
+
+@pytest.fixture(scope="session")
+def transformers() -> Any:
+    """The library transformers, as `timm`."""
+    import transformers
+
+    return transformers
 
 
 @pytest.fixture(autouse=True)
@@ -270,6 +328,12 @@ def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def once(shared_folder: Path) -> Callable[[str, Callable[[Path], object]], Path]:
+    """Write a folder once for all processes of one run of pytest; tests may only read it."""
+    return partial(_once, shared_folder)
+
+
 @pytest.fixture
 def page_folder(
     request: pytest.FixtureRequest,
@@ -312,17 +376,25 @@ def _claim(table: Path, page: str, written: set[str]) -> None:
         table.write_text(json.dumps(owners | dict.fromkeys(written, page)), "utf-8")
 
 
-def _build(shared: Path, options: tuple[str, ...], project: Path) -> Path:
+def _once(shared: Path, name: str, write: Callable[[Path], object]) -> Path:
     from filelock import FileLock
 
-    folder = shared / "".join((project.name, *options))
-    with FileLock(f"{folder}.lock"):
-        if not folder.exists():
-            making = folder.with_suffix(".making")
-            build = (sys.executable, "-m", "build", "--no-isolation", project, "--outdir", making)
-            run_command(*build, *options)
-            making.rename(folder)
+    folder, done = shared / name, shared / f"{name}.done"
+    with FileLock(shared / f"{name}.lock"):
+        if not done.exists():
+            shutil.rmtree(folder, ignore_errors=True)  # of a process that failed
+            folder.mkdir()
+            write(folder)
+            done.touch()
     return folder
+
+
+def _build(shared: Path, options: tuple[str, ...], project: Path) -> Path:
+    def build(folder: Path) -> None:
+        command = (sys.executable, "-m", "build", "--no-isolation", project, "--outdir", folder)
+        run_command(*command, *options)
+
+    return _once(shared, "".join((project.name, *options)), build)
 
 
 @pytest.fixture(scope="session")

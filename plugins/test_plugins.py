@@ -14,12 +14,15 @@ from pathlib import Path
 import pytest
 
 import vitzoo
+from first_party import PLUGINS
+from tables import cases
 from vitzoo.testing import PluginTests
 
 HERE = Path(__file__).parent
 UPDATE = HERE.parent / "tests" / "update_released.py"
 HOOKS = sorted(f"vitzoo_{page.stem}" for page in HERE.parent.glob("docs/hooks/*.md"))
 VARIANTS, FORMATS = "vitzoo_variants", "vitzoo_checkpoint_formats"
+each_plugin = cases("plugin", PLUGINS, ids=lambda plugin: plugin.namespace)
 EXECUTED = r"^```python\n(.*?)^```"
 
 
@@ -72,6 +75,8 @@ def test_every_hook_is_used_by_a_shipped_plugin(hook, plugins):
     assert any(tables(plugin)[hook] for plugin in plugins)
 
 
+@pytest.mark.slow
+@each_plugin
 def test_what_its_manifest_contributes_is_registered(plugin, listed):
     row, written = listed[plugin.namespace], tables(plugin)
     counts = (row["variants"], row["parts"], row["formats"])
@@ -79,6 +84,7 @@ def test_what_its_manifest_contributes_is_registered(plugin, listed):
     assert counts == (len(written[VARIANTS]), len(parts(plugin)) - formats, formats)
 
 
+@each_plugin
 def test_distribution_package_and_manifest_have_the_usual_names(plugin, plugins):
     spaces = [p.namespace for p in plugins if p.folder == plugin.folder]
     assert plugin.folder.name == plugin.name
@@ -88,6 +94,7 @@ def test_distribution_package_and_manifest_have_the_usual_names(plugin, plugins)
     assert plugin.manifest == (f"{plugin.namespace}.toml" if several else "registry.toml")
 
 
+@each_plugin
 def test_it_has_what_a_distribution_needs(plugin):
     license_text = plugin.folder.joinpath("LICENSE").read_bytes()
     assert license_text == HERE.parent.joinpath("LICENSE").read_bytes()
@@ -95,12 +102,14 @@ def test_it_has_what_a_distribution_needs(plugin):
     assert plugin.folder.joinpath("README.md").read_text().startswith(f"# {plugin.name}\n")
 
 
+@each_plugin
 def test_it_is_loaded_from_its_own_manifest(plugin):
     (info,) = (row for row in vitzoo.plugins() if row.namespace == plugin.namespace)
     assert (info.state, info.distribution, info.cause) == ("loaded", plugin.name, "")
     assert Path(info.location).samefile(plugin.manifest_path)
 
 
+@each_plugin
 def test_it_runs_the_conformance_kit_on_itself(plugin):
     path = plugin.folder / "tests" / "test_conformance.py"
     classes = [c for c in runpy.run_path(str(path)).values() if inspect.isclass(c)]
@@ -138,6 +147,8 @@ OBJECTIVES = {
 UNNAMED = ("lingbot", "pe", "radio", "internvit", "timm")
 
 
+@pytest.mark.slow
+@each_plugin
 def test_weights_state_the_pretraining_that_their_names_state(plugin):
     expected = {space: o for spaces, o in OBJECTIVES.items() for space in spaces.split()}
     for variant in variants(plugin):
@@ -150,6 +161,8 @@ def test_weights_state_the_pretraining_that_their_names_state(plugin):
                 assert row.pretraining == expected[plugin.namespace], row
 
 
+@pytest.mark.slow
+@each_plugin
 def test_a_repository_is_answered_with_the_weights_in_it(plugin):
     for variant in variants(plugin):
         for repo in {row.repo for row in variant.weights if row.repo}:
@@ -203,6 +216,7 @@ for path in sys.argv[1:]:
 
 
 @pytest.mark.conformance
+@pytest.mark.long  # the conformance tests of each plugin build the same networks
 def test_the_registry_check_finds_nothing_wrong(project, plugins, command):
     """In a new process: after a compilation that failed, torch frees tensors later."""
     checked = [plugin for plugin in plugins if plugin.folder == project.folder]
@@ -244,12 +258,14 @@ def test_readme_snippets_run_in_order(plugin):
         exec(compile(block, str(page), "exec"), scope)
 
 
+@each_plugin
 def test_readme_links_lead_somewhere(plugin):
     page = plugin.folder / "README.md"
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), target
 
 
+@each_plugin
 def test_readme_names_every_part(plugin):
     text = plugin.folder.joinpath("README.md").read_text()
     for name in parts(plugin):

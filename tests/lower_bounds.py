@@ -17,6 +17,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
+NOT_OF_USERS = ("dev", "docs", "plugins", "test")
 NOT_TESTED = ("torch", "torchvision", "vitzoo")
 # pandas comes with Ray Data. The newest needs a newer numpy than vitzoo does; this one needs pytz.
 BESIDE = ["pandas==2.3.3", "pytz==2025.2"]
@@ -25,7 +26,7 @@ BESIDE = ["pandas==2.3.3", "pytz==2025.2"]
 def lowest() -> list[str]:
     """Return `name==version` of each dependency of vitzoo, its extras and its plugins, and BESIDE.
 
-    Three extras are left out: `dev` and `docs` have the tools of this repository, which run at the
+    Four extras are left out: `test`, `dev` and `docs` have what this repository needs, at the
     versions of constraints.txt, and `plugins` has the plugins of this repository.
 
     Raises:
@@ -37,7 +38,12 @@ def lowest() -> list[str]:
         extras = project.get("optional-dependencies", {})
         texts = [
             *project["dependencies"],
-            *(t for n, ts in extras.items() if n not in ("dev", "docs", "plugins") for t in ts),
+            *(
+                t
+                for n, ts in extras.items()
+                if n not in ("dev", "docs", "plugins", "test")
+                for t in ts
+            ),
         ]
         for requirement in map(Requirement, texts):
             bounds = [s.version for s in requirement.specifier if s.operator in (">=", "==")]

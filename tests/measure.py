@@ -1,26 +1,30 @@
-"""Print how large and how entangled the package is: figures to judge, no test.
+"""Print how large and how entangled the package is, or what the tests cost: figures to judge.
 
     python tests/measure.py [TREE] [--moves FILE]
+    python tests/measure.py --tests [ARGUMENTS OF PYTEST]
 
 TREE is another checkout; without it, this one is measured. FILE has lines `OLD moves to NEW`, with
 the paths of modules: a tree with the old names is then measured as if they had moved.
+
+`--tests` runs tests and prints how many there are, the seconds of processor time of each file and
+of the collection, and the ten slowest tests.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
 import tomllib
+from collections import Counter
 from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
-
-import grimp
 
 PUBLIC = {"vitzoo", *(f"vitzoo.{m}" for m in ("errors", "parts", "formats", "testing", "ray"))}
 BESIDE_CORE = ("apps", "authoring", "testing", "ray")
@@ -63,6 +67,8 @@ def lines_of_code(path: Path) -> int:
 
 def read_imports(tree: Path) -> Imports:
     """Return what each module of vitzoo imports, in functions too, but not for type checkers."""
+    import grimp
+
     sys.path.insert(0, str(tree))
     graph = grimp.build_graph("vitzoo", exclude_type_checking_imports=True, cache_dir=None)
     return {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
@@ -167,7 +173,33 @@ def main(tree: Path, moves: dict[str, str]) -> None:
     print(*against, *map(" <-> ".join, round_trips), sep="\n")
 
 
+def measure_tests(arguments: list[str]) -> int:
+    """Run tests, print what they cost, and return the exit code of pytest."""
+    helpers = str(Path(__file__).parent / "helpers")
+    with tempfile.TemporaryDirectory() as folder:
+        env = os.environ | {"CPU_TIMES": folder, "PYTHONPATH": helpers}
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "cpu_times", *arguments]
+        code = subprocess.run(command, env=env, check=False).returncode
+        rows = [row for path in Path(folder).iterdir() for row in json.loads(path.read_text())]
+    collections = [cpu for test, cpu, _ in rows if not test]
+    tests = [row for row in rows if row[0]]
+    files = Counter[str]()
+    for test, cpu, _ in tests:
+        files[test.partition("::")[0]] += cpu
+    print(f"{len(tests):>10,}  tests")
+    print(f"{sum(files.values()):>10.1f}  s of processor time of all tests")
+    print(f"{max(collections, default=0):>10.1f}  s of processor time of one collection, at most")
+    for file, cpu in files.most_common():
+        print(f"{cpu:>10.1f}  {file}")
+    print("the slowest tests, in seconds:")
+    for test, _, seconds in sorted(tests, key=lambda row: -row[2])[:10]:
+        print(f"{seconds:>10.1f}  {test}")
+    return code
+
+
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--tests"]:
+        sys.exit(measure_tests(sys.argv[2:]))
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tree", nargs="?", type=Path, default=Path(__file__).parents[1])
     parser.add_argument("--moves", type=argparse.FileType())

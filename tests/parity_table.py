@@ -23,15 +23,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 
 import vitzoo
 from vitzoo.errors import UnknownName
 from vitzoo.schema.terms import CORE_BUILDER
-from vitzoo_timm.keys import tensors_of
 from vitzoo_timm.look import NotNative
-from vitzoo_timm.native import carry_over, spec_of
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "parity.md"
@@ -104,6 +101,8 @@ def names() -> dict[str, str]:
 
 def architectures() -> list[str]:
     """Return the names of all ViT architectures in timm, those of the table."""
+    import timm
+
     return sorted(n for n in timm.list_models() if any(fnmatch.fnmatch(n, f) for f in FAMILIES))
 
 
@@ -130,6 +129,10 @@ def measure(name: str, **options: Any) -> tuple[float, ...]:
         name: of an architecture.
         options: for timm, such as `depth`.
     """
+    import timm
+
+    from vitzoo_timm.native import carry_over
+
     found: list[float] = []
     for weights in WEIGHTS:
         torch.manual_seed(1)
@@ -144,6 +147,11 @@ def measure(name: str, **options: Any) -> tuple[float, ...]:
 
 def verdict(name: str) -> Row:
     """Return the row of an architecture, with its full depth and without numbers."""
+    import timm
+
+    from vitzoo_timm.keys import tensors_of
+    from vitzoo_timm.native import spec_of
+
     with torch.device("meta"), HELPERS["unfilled"]():
         model = timm.create_model(name, pretrained=False)
         try:
@@ -198,6 +206,8 @@ def rows_of(page: str) -> dict[str, Row]:
 
 def written(rows: list[Row]) -> str:
     """Write the page."""
+    import timm
+
     kinds = ("native", "wrapper", "no")
     count = {kind: sum(row.verdict == kind for row in rows) for kind in kinds}
     carried = sum(row.ours() == CARRIED for row in rows)

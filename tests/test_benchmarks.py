@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from helpers import says
+from tables import cases
 
 TESTS = Path(__file__).parent
 UPDATE = runpy.run_path(str(TESTS / "update_benchmarks.py"))
@@ -210,7 +211,7 @@ def test_stated(compare):
 """
 
 
-@pytest.mark.parametrize(
+@cases(
     ("change", "parts"),
     [
         ({}, ()),
@@ -288,6 +289,7 @@ def test_memory(compare):
 '''
 
 
+@pytest.mark.slow
 def test_one_command_measures_and_writes_data_and_pages(tmp_path, monkeypatch, capfd):
     folder, page, data = (tmp_path / name for name in ("benchmarks", "page.md", "data.json"))
     folder.mkdir()

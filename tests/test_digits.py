@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from sklearn.datasets import load_digits, load_sample_images
 
 import vitzoo
-from helpers import message, refuses, says
+from helpers import message, photographs, refuses, says
+from tables import cases
 from vitzoo import predict
 from vitzoo.errors import IntegrityError
 from vitzoo.network.summary import cost
@@ -38,6 +38,8 @@ def script():
 @pytest.fixture(scope="module")
 def test_part(script):
     """Indices of the scans that training never saw."""
+    from sklearn.datasets import load_digits
+
     _, test = script["split"](torch.from_numpy(load_digits().target))
     return test
 
@@ -63,12 +65,16 @@ def damaged(tmp_path):
 
 def scans_of(indices):
     """Return scans of the data set as inputs of the model."""
+    from sklearn.datasets import load_digits
+
     prepare = vitzoo.transform("vit_digits")
     pixels = np.rint(load_digits().images[indices] * (255 / 16)).astype(np.uint8)
     return torch.stack([prepare(Image.fromarray(scan)) for scan in pixels])
 
 
 def test_the_test_part_is_read_as_well_as_the_row_says(model, test_part):
+    from sklearn.datasets import load_digits
+
     with torch.inference_mode():
         found = model(scans_of(test_part)).argmax(dim=1).numpy()
     right = found == load_digits().target[test_part]
@@ -80,16 +86,18 @@ def test_the_test_part_is_read_as_well_as_the_row_says(model, test_part):
 def crops():
     """Return 8 parts of each sample photograph of scikit-learn."""
     prepare = vitzoo.transform("vit_digits")
-    for pixels in load_sample_images().images:
-        height, width = pixels.shape[0] // 2, pixels.shape[1] // 4
+    for photo in photographs():
+        height, width = photo.height // 2, photo.width // 4
         for y, x in itertools.product((0, height), range(0, 4 * width, width)):
-            yield prepare(Image.fromarray(pixels[y : y + height, x : x + width]))
+            yield prepare(photo.crop((x, y, x + width, y + height)))
 
 
 @pytest.mark.docs
 @torch.inference_mode()
 def test_the_page_about_token_merging_states_the_agreement(model, test_part):
     """Other processors may merge other tokens of a few images, as `ROOM` allows."""
+    from sklearn.datasets import load_digits
+
     rows = re.findall(r"^\| (\d+) \| ([\d,]+) \| (.+) \|$", PAGE.read_text("utf-8"), re.MULTILINE)
     scans, photographs = scans_of(test_part), torch.stack([*crops()])
     usual = [model.features(images, ["pool", "logits"]) for images in (scans, photographs)]
@@ -119,6 +127,8 @@ def test_the_evaluation_says_on_what(script, test_part):
 
 
 def test_the_parts_are_apart_and_together_all_scans(script, test_part):
+    from sklearn.datasets import load_digits
+
     targets = torch.from_numpy(load_digits().target)
     train, _ = script["split"](targets)
     assert sorted(train + test_part) == list(range(1797))
@@ -154,13 +164,15 @@ def test_there_is_an_example_of_every_digit():
     assert sorted(_digit_and_index(scan)[0] for scan in SCANS) == list(range(10))
 
 
-@pytest.mark.parametrize("scan", SCANS, ids=lambda scan: scan.stem)
+@cases("scan", SCANS, ids=lambda scan: scan.stem)
 def test_an_example_was_never_seen_in_training(scan, test_part):
     assert _digit_and_index(scan)[1] in test_part
 
 
-@pytest.mark.parametrize("scan", SCANS, ids=lambda scan: scan.stem)
+@cases("scan", SCANS, ids=lambda scan: scan.stem)
 def test_an_example_is_the_scan_of_the_data_set(scan):
+    from sklearn.datasets import load_digits
+
     digit, index = _digit_and_index(scan)
     digits = load_digits()
     with Image.open(scan) as image:

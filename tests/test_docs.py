@@ -16,6 +16,7 @@ import pytest
 
 import vitzoo
 from helpers import says
+from tables import cases
 from terminal import lines
 from vitzoo import errors
 from vitzoo.formats import Format
@@ -122,7 +123,7 @@ def test_readme_is_short_and_counts_the_networks():
     says(text, f"all {len(variants)} networks", f"the {core} ViTs of the paper")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
+@cases("page", PAGES, ids=names(PAGES))
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page}: {target}"
@@ -161,7 +162,7 @@ def exceptions():
     return [kind for kind in kinds if kind.__module__ == errors.__name__]
 
 
-@pytest.mark.parametrize("kind", exceptions(), ids=lambda kind: kind.__name__)
+@cases("kind", exceptions(), ids=lambda kind: kind.__name__)
 def test_an_exception_says_when_it_is_raised_and_what_to_do(kind):
     when, _, fix = kind.__doc__.partition("\n\n    Fix: ")
     assert "\n" not in when

@@ -12,6 +12,7 @@ import pytest
 
 from internals import COMMIT
 from plugin_files import FRESH, NET
+from tables import cases
 from vitzoo.testing import Hub
 
 ROOT = Path(__file__).parents[1]
@@ -42,6 +43,7 @@ def pin(tmp_path):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_pinning_keeps_bytes_mode_and_line_ends(tmp_path, pin, end):
     file = tmp_path / "registry.toml"
@@ -89,7 +91,7 @@ def text_calls(source: str) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "good"),
     [
         ("path.read_text()", False),
@@ -123,6 +125,7 @@ def line_ends(source: str) -> list[int]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("search", [text_calls, line_ends])
 def test_every_text_file_is_utf_8_and_is_written_with_line_feeds(search):
     files = [file for package in PACKAGES for file in package.rglob("*.py")]

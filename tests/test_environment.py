@@ -11,6 +11,7 @@ import pytest
 import vitzoo
 from helpers import message, says
 from internals import main
+from tables import cases
 from vitzoo import inventory, settings
 from vitzoo.errors import InvalidOption, VitzooError, WeightsError
 from vitzoo.files.access import make_folder, replacing, write_atomic
@@ -67,10 +68,8 @@ USES = {
 
 
 @pytest.mark.needs("names")
-@pytest.mark.parametrize(
-    "home", ["file", "file/below", LONG * 13, ("n" * 200 + "/") * 20, "folder\n\x1b[2J"]
-)
-@pytest.mark.parametrize("use", USES)
+@cases("home", ["file", "file/below", LONG * 13, ("n" * 200 + "/") * 20, "folder\n\x1b[2J"])
+@cases("use", USES)
 def test_a_home_that_is_no_folder(monkeypatch, tmp_path, home, use):
     """A file, a path below a file, and paths that are too long for the system."""
     tmp_path.joinpath("file").touch()
@@ -116,8 +115,8 @@ PATHS = {
 
 
 @pytest.mark.needs("names")
-@pytest.mark.parametrize("path", [NUL, LONG, f"{LONG}/x", "\udcff\udc80"], ids=repr)
-@pytest.mark.parametrize("use", PATHS)
+@cases("path", [NUL, LONG, f"{LONG}/x", "\udcff\udc80"], ids=repr)
+@cases("use", PATHS)
 def test_impossible_and_strange_paths(use, path, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     if use == "verify":
@@ -146,7 +145,7 @@ COMMANDS = [
 ]
 
 
-@pytest.mark.parametrize("args", COMMANDS, ids=lambda args: " ".join(args[:2])[:30])
+@cases("args", COMMANDS, ids=lambda args: " ".join(args[:2])[:30])
 def test_a_name_that_is_too_long(run, args):
     code, _, err = run(*args)
     assert code in (1, 2, 3)

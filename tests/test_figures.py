@@ -12,6 +12,7 @@ import pytest
 
 import vitzoo
 from internals import FURTHER_RESULTS, RESULTS
+from tables import cases
 
 TESTS = Path(__file__).parent
 UPDATE = runpy.run_path(str(TESTS / "update_figures.py"))
@@ -114,7 +115,7 @@ def test_every_variant_states_what_it_takes():
 DIFFERENTIAL = re.compile(r"timm/vit_(dlittle|dwee|dpwee)_")
 
 
-@pytest.mark.parametrize("variant", [v for v in VARIANTS if measured(v)], ids=lambda v: v.name)
+@cases("variant", [v for v in VARIANTS if measured(v)], ids=lambda v: v.name)
 def test_gmacs_agree_with_those_of_timm(variant):
     # timm also counts norms and pooling, and rounds to two digits.
     published = float(measured(variant)["gmacs"])
@@ -123,7 +124,7 @@ def test_gmacs_agree_with_those_of_timm(variant):
     assert published * (1 - below) - rounding < variant.gmacs < published * (1 + above) + rounding
 
 
-@pytest.mark.parametrize(
+@cases(
     "variant",
     [v for v in VARIANTS if v.namespace in ("core", "deit") and measured(v)],
     ids=lambda v: v.name,
@@ -160,7 +161,8 @@ def test_the_manifests_are_up_to_date(capsys):
     assert UPDATE["main"]("--check") == 0, capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
+@pytest.mark.slow
+@cases(
     ("file", "old", "new"),
     [
         ("registry.toml", "top1 = 75.452", "top1 = 75.453"),
@@ -205,7 +207,7 @@ def accuracies(variants):
     return {f"{w.top1:.2f}" for v in variants for w in v.weights if w.top1 is not None}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+@cases("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_accuracies_on_a_page_are_those_of_the_registry(page):
     text = page.read_text(encoding="utf-8")
     for line in filter(PERCENT.search, text.splitlines()):  # of the families that the line names

@@ -17,6 +17,7 @@ import tomlkit
 import torch
 
 import vitzoo
+from tables import cases
 
 HERE = Path(__file__).with_name("golden")
 FAMILIES = tomllib.loads((HERE / "families.toml").read_text())
@@ -84,21 +85,22 @@ def distance(result, wanted):
     return (result - wanted).abs().max().item() / (5e-5 * max(1, wanted.abs().max().item()))
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@cases("name", FAMILIES)
 def test_outputs_are_those_of_the_reference(registered, name):
     model = registered(name, FAMILIES[name].get("row", {}))
     assert distance(outputs(model), expected(name)["outputs"]) <= 1
     assert not model.load_report.assumed
 
 
-@pytest.mark.parametrize("name", RESIZED)
+@cases("name", RESIZED)
 def test_outputs_at_another_size_too(registered, name):
     model = registered(name, FAMILIES[name].get("row", {}))
     result = outputs(model, FAMILIES[name]["resized"])
     assert distance(result, expected(name)["resized_outputs"]) <= 1
 
 
-@pytest.mark.parametrize(("name", "flip"), FLIPS)
+@pytest.mark.slow
+@cases(("name", "flip"), FLIPS)
 def test_a_fact_told_wrongly_is_seen(registered, name, flip):
     """Either no network comes out, or one with other outputs at one of the sizes."""
     facts = FAMILIES[name].get("row", {}) | FAMILIES[name]["flips"][flip]

@@ -24,6 +24,7 @@ import vitzoo
 from helpers import says
 from internals import main
 from plugin_files import NET
+from tables import cases
 from terminal import on_terminal
 from vitzoo import LoadReport, errors
 from vitzoo.cli import output
@@ -59,7 +60,8 @@ def test_long_texts_of_files_are_cut():
     assert str(errors.CheckpointError("x" * 10_000)) == "x" * 10_000
 
 
-@pytest.mark.parametrize("error", [errors.VitzooError, *all_errors()])
+@pytest.mark.slow
+@cases("error", [errors.VitzooError, *all_errors()])
 def test_messages_are_escaped(error):
     @given(TEXTS)
     def escaped(text):
@@ -71,6 +73,7 @@ def test_messages_are_escaped(error):
     escaped()
 
 
+@pytest.mark.slow
 @given(TEXTS)
 def test_load_reports_are_escaped(text):
     report = LoadReport(text, "ab" * 32, text, text, kept=(text,), assumed=(text,))
@@ -122,8 +125,9 @@ def tensors(values, metadata):
     return len(text).to_bytes(8, "little") + text + data
 
 
+@pytest.mark.slow
 @pytest.mark.needs("names")
-@pytest.mark.parametrize("kind", FILES)
+@cases("kind", FILES)
 def test_files_and_their_names(kind):
     ending, contents = FILES[kind]
 
@@ -167,6 +171,7 @@ LOCKS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.needs("names")
 @given(STATED, NAMES, st.sampled_from(sorted(LOCKS)))
 def test_lock_files(text, name, kind):
@@ -192,6 +197,7 @@ MANIFESTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.needs("names")
 @given(STATED, NAMES, st.sampled_from(sorted(MANIFESTS)))
 def test_registry_files(text, name, kind):
@@ -204,6 +210,7 @@ def test_registry_files(text, name, kind):
         call("registry", "pin", str(path), "--dry-run", VITZOO_OFFLINE=1, **alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("terminal", [True, False])
 @given(TEXTS)
 def test_every_cell_of_a_table(terminal, text):
@@ -224,6 +231,7 @@ def test_every_cell_of_a_table(terminal, text):
     assert out.getvalue().count("\t") == (0 if terminal else 30)
 
 
+@pytest.mark.slow
 @given(TEXTS)
 def test_json_is_exact(text):
     out = io.StringIO()
@@ -234,7 +242,7 @@ def test_json_is_exact(text):
     assert json.loads(out.getvalue()) == {text: [text]}
 
 
-@pytest.mark.parametrize(
+@cases(
     "args",
     [
         (HOSTILE,),
@@ -270,6 +278,7 @@ def test_markup_in_a_summary_is_shown(local_registry):
         assert text in " ".join(re.sub(r"\x1b\[[0-9;]*m", "", screen).split())
 
 
+@pytest.mark.slow
 @pytest.mark.needs("names")
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_names_that_are_no_utf_8(tmp_path, encoding):
@@ -287,6 +296,7 @@ def test_names_that_are_no_utf_8(tmp_path, encoding):
     assert [row["name"] for row in json.loads(out)] == [str(file)]
 
 
+@pytest.mark.slow
 def test_every_line_of_stderr_and_of_the_log_is_escaped():
     """`say` and `vitzoo.log` are the only ways."""
     package = Path(output.__file__).parents[1]

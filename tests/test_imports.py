@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import vitzoo
+from tables import cases
 
 HEAVY = ("torch", "numpy", "timm", "PIL", "safetensors", "huggingface_hub")
 ALLOWED = {"vitzoo", "pluggy", "rtoml", "_rtoml"}
@@ -52,7 +53,7 @@ def imported():
     return dict(zip(codes, map(set, map(json.loads, done.stdout.splitlines())), strict=True))
 
 
-@pytest.mark.parametrize("code", LIGHT)
+@cases("code", LIGHT)
 def test_browsing_imports_nothing_heavy(imported, code):
     modules = imported[code]
     assert "vitzoo" in modules
@@ -180,6 +181,7 @@ print(json.dumps([len(found), wrong, unusual]))
 """
 
 
+@pytest.mark.slow
 def test_public_names_are_those_of_the_table_after_every_module_is_imported(python):
     """Importing a module sets it as an attribute of its package.
 

@@ -12,6 +12,7 @@ import pytest
 import vitzoo
 from helpers import refuses
 from internals import check_keywords, check_types
+from tables import cases
 from vitzoo.errors import InvalidOption, UnknownOption, VitzooError
 
 
@@ -134,7 +135,7 @@ FUNCTIONS = [
 ]
 
 
-@pytest.mark.parametrize("name", [*FUNCTIONS, "Predictor"])
+@cases("name", [*FUNCTIONS, "Predictor"])
 def test_a_first_argument_of_a_wrong_type_is_an_error_of_vitzoo(name, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     tmp_path.joinpath("x").mkdir()
@@ -145,7 +146,7 @@ def test_a_first_argument_of_a_wrong_type_is_an_error_of_vitzoo(name, monkeypatc
             list(getattr(vitzoo, name)(wrong, *further, **more))  # predict yields
 
 
-@pytest.mark.parametrize(
+@cases(
     ("call", "name", "expected"),
     [
         (lambda: vitzoo.fetch(5), "name", "text"),

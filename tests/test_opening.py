@@ -1,33 +1,50 @@
-"""Which network a user means: every function and command x every form of a name.
+"""Which network a user means: what opens a network takes every form of a name.
 
-docs/create.md describes the forms. The networks A and B have the same sizes and other weights; A is
-the default of `local/net`. A function is asked for the network in each form, and must return what
-it returns for the same network as a model or a saved file.
+docs/create.md describes the forms. The functions that open a network in a way of their own are
+tested with each form. The others pass their arguments on to `open_network` or `Predictor`, and the
+commands to a function: a spy notes what arrives there, and opens another network, whose results
+they must return. `test_opening_whole.py` tests every function and command with every form.
 """
 
 from __future__ import annotations
 
 import json
-import os
-from functools import partial
-from hashlib import sha256
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet
 import pytest
-import safetensors.torch
-import tomlkit
-import torch
-from peft import LoraConfig, get_peft_model
-from PIL import Image
 from torch import nn
 
-import stored
 import vitzoo
 from create_helpers import refused
 from helpers import SPEC, refuses, says
-from internals import Hub
+from internals import LinearClassifier
+from openings import (
+    CALLED,
+    COMMANDS,
+    FORMS,
+    FORMS_OF_COMMANDS,
+    IMAGE,
+    OF_NAMES,
+    REGISTERED,
+    UNTRAINED,
+    WITH_WEIGHTS,
+    WRAPPERS,
+    WRONG,
+    A,
+    B,
+    call as call,
+    command as command,
+    digest,
+    files as files,
+    here as here,
+    hub as hub,
+    made,
+    meant,
+)
+from tables import cases
 from vitzoo.errors import (
     CheckpointError,
     InvalidOption,
@@ -36,328 +53,198 @@ from vitzoo.errors import (
     UnknownOption,
     WeightsUnavailable,
 )
+from vitzoo.opening import check
 
-A, B, UNTRAINED = "A", "B", "untrained"
+pytestmark = pytest.mark.filterwarnings("ignore::vitzoo.FirstUseWarning")
+
+WAYS = ("open_network", "create", "labels", "Predictor", "convert", "link")
+ADDRESSES = [form for form in FORMS if form.startswith("address")]
+PREDICTOR = "vitzoo.apps.predict.predictor:Predictor.__init__"
+OPENERS = {  # where a function looks up what opens its network
+    "predict": "vitzoo.apps.predict.predict:open_network",
+    "plot": "vitzoo.apps.plot.plot:open_network",
+    "push": "vitzoo.apps.publish.push:open_network",
+    "bench": "vitzoo.apps.bench.bench:open_network",
+    "export": "vitzoo.apps.export.export:open_network",
+    "embed": PREDICTOR,
+    "probe": PREDICTOR,
+    "transform": "vitzoo.known:known",
+}
+GIVEN = {
+    "name": "local/net",
+    "path": Path("A.safetensors"),
+    "mapping": {"variant": "local/net"},
+}
+OPTIONS = [
+    *((name, {"weights": "other"}) for name in ("embed", "probe", "bench", "export")),
+    ("bench", {"untrained": True}),
+]
+CALLS = {  # where a command looks up what it calls with the name of the network
+    "predict": "vitzoo.factory:create",
+    "plot": "vitzoo.factory:create",
+    "summary": "vitzoo.known:known",
+    "embed": "vitzoo.apps.embed.embed:embed",
+    "probe": "vitzoo.apps.probe.probe:probe",
+    "push": "vitzoo.apps.publish.push:push",
+    "convert": "vitzoo.apps.convert.conversion:convert",
+    "export": "vitzoo.apps.export.export:export",
+    "bench": "vitzoo.apps.bench.bench:bench",
+    "link": "vitzoo.apps.publish.link:link",
+}
+MODULES = {  # of the commands, unless it is `command` in the folder of what they call
+    "predict": "vitzoo.apps.predict.command",
+    "plot": "vitzoo.apps.plot.command",
+    "summary": "vitzoo.cli.summary",
+}
+WRITTEN = [  # the name of a network, and `--weights`
+    *((name, given, None) for name in CALLS for given in ("local/net:other", "hf://acme/net")),
+    *((name, "saved/", None) for name in CALLS),
+    *((name, "local/net", "other") for name in CALLS if name not in ("summary", "push", "convert")),
+]
 
 
-def made(seed: int) -> nn.Module:
-    """Return a network whose weights, labels and preprocessing depend on the seed."""
-    model = vitzoo.create(SPEC)
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(0, 0.2, generator=generator)
-    model.labels = tuple(f"{seed}{letter}" for letter in "abcde")
-    mean = stored.PREPROCESSING["mean"]
-    model.preprocessing = vitzoo.Preprocessing(
-        **stored.PREPROCESSING | {"mean": [seed / 4, *mean[1:]]}
-    )
-    return model
+class Wrapped(nn.Module):
+    """A model as torch.compile or PEFT wraps it, without their imports, which take seconds."""
+
+    def __getattr__(self, name):
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(next(self.children()), name)
+
+    def forward(self, images):
+        return next(self.children())(images)
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """A working directory with all files, and the text of a registry file."""
-    folder = tmp_path_factory.mktemp("names")
-    entries = {}
-    for number, name in enumerate((A, B), 1):
-        model = made(number)
-        vitzoo.save(model, folder / f"{name}.safetensors")
-        bare = folder / f"bare_{name}.safetensors"
-        safetensors.torch.save_file(model.state_dict(), bare)
-        about = {"labels": list(model.labels), "preprocessing": vars(model.preprocessing).copy()}
-        entries[name] = stored.entry(bare, default=name == A, **about)
-    (folder / "saved").mkdir()
-    (folder / "saved" / "net.safetensors").symlink_to(folder / "A.safetensors")
-    vitzoo.push(made(1), "acme/net", folder=folder / "config", dry_run=True, license="mit")
-    safetensors.torch.save_file(made(1).state_dict(), folder / "config" / "model.safetensors")
-    assert (folder / "config" / "config.json").is_file()  # and nothing of vitzoo in the weights
-    spec = {"variant": "local/net"}
-    (folder / "spec.json").write_text(json.dumps(spec))
-    (folder / "spec.toml").write_text(tomlkit.dumps(spec))
-    (folder / "images" / "x").mkdir(parents=True)
-    (folder / "images" / "y").mkdir()
-    for i in range(12):
-        pixels = np.random.default_rng(i).integers(0, 255, (32, 32, 3), np.uint8)
-        Image.fromarray(pixels).save(folder / "images" / "xy"[i % 2] / f"{i}.png")
-    own = tomlkit.parse(stored.registry_of(made(1), entries[A]))
-    own["variants"]["net"]["weights"] = {"main": entries[A], "other": entries[B]}
-    far = {k: v for k, v in entries[A].items() if k != "path"}
-    far |= {"repo": "acme/far", "revision": "0" * 40, "file": "model.safetensors"}
-    own["variants"]["far"] = own["variants"]["net"].unwrap() | {"weights": {"main": far}}
-    return folder, tomlkit.dumps(own)
+class OptimizedModule(Wrapped):
+    __module__ = "torch._dynamo.eval_frame"
+
+    def __init__(self, model):
+        super().__init__()
+        self._orig_mod = model
+
+
+class PeftModel(Wrapped):
+    def __init__(self, model):
+        super().__init__()
+        self.base_model = model
+
+    def get_base_model(self):
+        return self.base_model
+
+
+QUICK_FORMS = FORMS | {"compiled model": (lambda: OptimizedModule(made(2)), B, InvalidOption)}
+QUICK_WRAPPERS = WRAPPERS | {
+    "compile": OptimizedModule,
+    "both": lambda model: nn.DataParallel(OptimizedModule(model)),
+    "PEFT": PeftModel,
+}
 
 
 @pytest.fixture(autouse=True)
-def here(files, local_registry, tmp_path, monkeypatch):
-    """Work in the directory of `files`, offline, with an own registry file."""
-    folder, text = files
-    monkeypatch.setenv("VITZOO_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("VITZOO_OFFLINE", "1")
-    local_registry(text)
-    monkeypatch.chdir(folder)
-    return folder
+def _quick_classifier(monkeypatch):
+    """Classify with the mean of each class: scikit-learn's import alone takes seconds."""
+
+    def means(train, classes, **_):
+        weight = np.stack([train[classes == one].mean(axis=0) for one in np.unique(classes)])
+        return LinearClassifier(weight, np.zeros(len(weight)), 1.0, (), converged=True)
+
+    monkeypatch.setattr("vitzoo.apps.probe.probe.logistic", means)
 
 
-# Functions: each maps the network that it is given to what it computes from it.
-
-
-class Captured(Exception):
-    """The network that a function uses, in place of minutes of work with it."""
-
-
-def digest(model: nn.Module) -> str:
-    """Return the hash of the spec and of the tensors."""
-    found = sha256(json.dumps(model.spec.to_data() | {"variant": None}, sort_keys=True).encode())
-    for name, tensor in sorted(model.state_dict().items()):
-        found.update(name.encode() + tensor.detach().numpy().tobytes())
-    return found.hexdigest()
-
-
-def predictor(model, _, **options):
-    network = vitzoo.Predictor(model, **options).model
-    return digest(getattr(network, "_orig_mod", network))
-
-
-def predict(model, _):
-    found = vitzoo.predict(model, ["images/x"])  # a compiled model computes in another order
-    return [[(i, label, round(p, 6)) for i, label, p in one.classes] for one in found]
-
-
-def embed(model, folder, **options):
-    out = folder / "vectors"
-    vitzoo.embed(model, "images/x", out, workers=1, **options)
-    return pyarrow.parquet.read_table(next(out.glob("*.parquet")))["pooled"].to_pylist()
-
-
-def probe(model, folder, **options):
-    return vitzoo.probe(model, "images", embeddings=folder, **options).logits.tolist()
-
-
-def plot(model, _):
-    return vitzoo.plot("filters", model).arrays["filters"].tolist()
-
-
-def captured(function, step, model, monkeypatch, **options):
-    def stop(network, *_):
-        raise Captured(digest(network))
-
-    monkeypatch.setattr(step, stop)
-    with pytest.raises(Captured) as found:
-        function(model, **options)
-    return str(found.value)
-
-
-def bench(model, _, monkeypatch, **options):
-    step = "vitzoo.apps.bench.bench._write"
-    return captured(vitzoo.bench, step, model, monkeypatch, **options)
-
-
-def export(model, folder, monkeypatch, **options):
-    call = partial(vitzoo.export, to="torch", folder=folder / "exported")
-    step = "vitzoo.apps.export.export._check_network"
-    return captured(call, step, model, monkeypatch, **options)
-
-
-def push(model, folder):
-    out = folder / "pushed"
-    vitzoo.push(model, "a/b", folder=out, dry_run=True, license="mit", library="vitzoo")
-    return digest(vitzoo.create(out))
-
-
-def tensors_of(path):
-    tensors = safetensors.torch.load_file(path)
-    return {name: tensor.tolist() for name, tensor in tensors.items()}
-
-
-def convert(model, folder):
-    vitzoo.convert(model, "timm", folder / "new.safetensors")
-    return tensors_of(folder / "new.safetensors")
-
-
-def link(model, folder, **options):
-    done = vitzoo.link(model, folder / "linked", "transformers", **options)
-    return tensors_of(done.folder / "model.safetensors")
-
-
-def transform(model, _):
-    return repr(vitzoo.transform(model))
-
-
-def labels(model, _):
-    return vitzoo.labels(model)
-
-
-def create(model, _, **options):
-    network = vitzoo.create(model, **options)
-    return digest(network) if network.load_report.sha256 else UNTRAINED
-
-
-FUNCTIONS = {
-    "create": create,
-    "transform": transform,
-    "labels": labels,
-    "Predictor": predictor,
-    "predict": predict,
-    "embed": embed,
-    "probe": probe,
-    "plot": plot,
-    "bench": bench,
-    "export": export,
-    "push": push,
-    "convert": convert,
-    "link": link,
-}
-WITH_WEIGHTS = ("create", "Predictor", "embed", "probe", "bench", "export", "link")
-OF_FILES = ("convert",)  # read a weights file
-OF_NAMES = ("link",)  # read a verified file of the registry
-
-# Forms: what is written, the network with the default of all functions, and that of `create`.
-
-FORMS = {
-    "name": ("local/net", A, UNTRAINED),
-    "name:weights": ("local/net:main", A, A),
-    "name:other weights": ("local/net:other", B, B),
-    "saved file": ("A.safetensors", A, A),
-    "saved file as a path": (Path("B.safetensors"), B, B),
-    "saved file from here": ("./A.safetensors", A, A),
-    "folder": ("saved", A, A),
-    "folder with a slash": ("saved/", A, A),
-    "folder with a config": ("config", A, A),
-    "address": ("hf://acme/net", A, A),
-    "address of a file": ("hf://acme/net@main/B.safetensors", B, B),
-    "mapping": ({"variant": "local/net"}, A, UNTRAINED),
-    "file of a spec": ("spec.json", A, UNTRAINED),
-    "other file of a spec": (Path("spec.toml"), A, UNTRAINED),
-    "model": (partial(made, 2), B, InvalidOption),
-    "compiled model": (lambda: torch.compile(made(2), backend="eager"), B, InvalidOption),
-    "wrapped model": (lambda: nn.DataParallel(made(2)), B, InvalidOption),
-}
-NO_FILE = (
-    "mapping",
-    "file of a spec",
-    "other file of a spec",
-    "model",
-    "compiled model",
-    "wrapped model",
-)
-SLOW = ("embed", "probe")  # they pass the network on to `Predictor`
-FEW = ("name", "name:other weights", "saved file as a path", "mapping", "compiled model", "model")
-REGISTERED = ("name", "name:weights", "name:other weights")
+@pytest.fixture(scope="module")
+def computed():
+    """What functions compute for a network that is named as a file."""
+    return {}
 
 
 @pytest.fixture
-def hub(monkeypatch, here):
-    """A Hub with the two saved files."""
-    with Hub() as hub:
-        for file, name in (("model.safetensors", A), ("B.safetensors", B)):
-            hub.add("acme/net", file, (here / f"{name}.safetensors").read_bytes())
-        for name, value in hub.environment(Path(os.environ["VITZOO_HOME"])).items():
-            monkeypatch.setenv(name, value)
-        yield hub
+def expected(call, computed, here):
+    """Return what a function computes for network A or B, and compute it once."""
+
+    def expected(function, network):
+        if (function, network) not in computed:
+            name = f"local/net:{'main' if network == A else 'other'}"
+            file = here / f"{network}.safetensors"
+            computed[function, network] = call(function, name if function in OF_NAMES else file)
+        return computed[function, network]
+
+    return expected
 
 
 @pytest.fixture
-def call(tmp_path, monkeypatch):
-    """Call a function of the table in a new folder."""
+def takes(call, expected):
+    """Check which network a function takes for a form, or that it refuses the form."""
 
-    def call(name, model, **options):
-        folder = tmp_path / f"call-{len(list(tmp_path.iterdir()))}"
-        folder.mkdir()
-        extra = {"monkeypatch": monkeypatch} if name in ("bench", "export") else {}
-        return FUNCTIONS[name](model, folder, **extra, **options)
+    def takes(function, form):
+        written, of = QUICK_FORMS[form][0], meant(function, form)
+        name = written() if callable(written) else written
+        if isinstance(of, type):
+            with pytest.raises(of):
+                call(function, name)
+        elif of == UNTRAINED:
+            assert call(function, name) == UNTRAINED
+        else:
+            assert call(function, name) == expected(function, of)
 
-    return call
-
-
-@pytest.mark.filterwarnings("ignore::vitzoo.FirstUseWarning")
-@pytest.mark.parametrize(
-    ("function", "form"),
-    [(name, form) for name in FUNCTIONS for form in (FEW if name in SLOW else FORMS)],
-)
-def test_every_function_takes_every_form(function, form, call, request):
-    written, network, of_create = FORMS[form]
-    name = written() if callable(written) else written
-    if form.startswith("address"):
-        request.getfixturevalue("hub")
-    of = of_create if function == "create" else network
-    if function == "embed" and form == "compiled model":
-        of = InvalidOption  # other processes could not compute the same numbers
-    if (function in OF_FILES and form in NO_FILE) or (
-        function in OF_NAMES and form not in REGISTERED
-    ):
-        of = CheckpointError if function in OF_FILES and "spec" in form else InvalidOption
-    if isinstance(of, type):
-        with pytest.raises(of):
-            call(function, name)
-    elif of == UNTRAINED:
-        assert call(function, name) == UNTRAINED
-    else:
-        same = {"link": f"local/net:{'main' if of == A else 'other'}"}
-        assert call(function, name) == call(function, same.get(function, f"{of}.safetensors"))
+    return takes
 
 
-def test_the_two_networks_differ_for_every_function(call):
-    for function in FUNCTIONS:
-        each = ["local/net:main", "local/net:other"]
-        one, other = (call(function, name) for name in each)
-        assert one != other, function
+# What opens networks
 
 
-@pytest.mark.parametrize("function", WITH_WEIGHTS)
+@pytest.mark.parametrize("function", WAYS)
+@cases("form", [form for form in FORMS if form not in ADDRESSES])
+def test_every_form_is_taken(function, form, takes):
+    takes(function, form)
+
+
+@pytest.mark.usefixtures("hub")
+@cases("form", ADDRESSES)
+@cases("function", WAYS)
+def test_every_address_is_taken(function, form, takes):
+    takes(function, form)
+
+
+@cases("function", WAYS)
+def test_the_two_networks_differ(function, expected):
+    assert expected(function, A) != expected(function, B)
+
+
+@cases("function", [name for name in WAYS if name in ("open_network", *WITH_WEIGHTS)])
+def test_weights_are_loaded_by_their_name(function, call, expected):
+    assert call(function, "local/net", weights="other") == expected(function, B)
+
+
+@cases("function", ("open_network", *WITH_WEIGHTS))
 def test_weights_are_named_once(function, call):
-    assert call(function, "local/net", weights="other") == call(function, "local/net:other")
     with refuses(InvalidOption, "local/net:main", "'main'", "weights='other'", "once"):
         call(function, "local/net:main", weights="other")
 
 
-def test_weights_that_are_named_are_loaded():
-    assert digest(vitzoo.create("local/net", pretrained=True)) == digest(
-        vitzoo.create("A.safetensors")
-    )
+def test_weights_that_are_named_are_loaded(expected):
+    assert digest(vitzoo.create("local/net", pretrained=True)) == expected("create", A)
     with refuses(InvalidOption, "'main'", "pretrained=False", "the variant alone"):
         vitzoo.create("local/net:main", pretrained=False)
     with refuses(InvalidOption, "'main'", "--untrained", "the variant alone"):
         vitzoo.bench("local/net:main", untrained=True)
 
 
-# Errors: what is written, the error, and parts of its message.
-
-WRONG = {
-    "misspelt name": ("local/nett", UnknownName, ("unknown variant 'local/nett'", "'local/net'")),
-    "misspelt name:weights": ("local/nett:main", UnknownName, ("'local/nett'", "'local/net'")),
-    "wrong weights": (
-        "local/net:nope",
-        WeightsUnavailable,
-        ("local/net has no weights 'nope'", "main"),
-    ),
-    "no weights": ("local/net:", WeightsUnavailable, ("local/net has no weights ''",)),
-    "missing file": (
-        "gone.safetensors",
-        CheckpointError,
-        ("gone.safetensors: there is no such file",),
-    ),
-    "missing folder": ("./gone", CheckpointError, ("gone: there is no such file",)),
-    "missing path": (Path("gone"), CheckpointError, ("gone: there is no such file",)),
-    "missing spec": (
-        "gone.toml",
-        (InvalidOption, CheckpointError),
-        ("gone.toml: there is no such file",),
-    ),
-    "missing pickle": ("gone.pt", CheckpointError, ("gone.pt: there is no such file",)),
-    "drive letter": ("C:\\net", CheckpointError, ("C:\\net: there is no such file",)),
-    "offline": ("hf://acme/gone", Offline, ("hf://acme/gone", "offline")),
-    "malformed address": ("hf://acme", InvalidOption, ("hf://owner/repo", "'hf://acme'")),
-    "nothing": ("", InvalidOption, ("the network is ''", "unset shell variable")),
-    "number": (5, InvalidOption, ("registered name", "spec", "path", "got 5 (int)")),
-}
+@cases(
+    ("function", "option"),
+    [("open_network", "weights"), ("Predictor", "weights"), ("bench", "untrained")],
+)
+def test_a_model_has_its_weights(function, option, call):
+    value = "other" if option == "weights" else True
+    with refuses(InvalidOption, f"{option}={value!r}"):
+        call(function, made(1), **{option: value})
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-def test_every_function_refuses_with_the_same_message(wrong, here, call):
+@cases("wrong", WRONG)
+def test_every_wrong_name_is_refused_with_the_same_message(wrong, here, call):
     name, error, parts = WRONG[wrong]
     said = {}
-    for function in FUNCTIONS:
+    for function in WAYS:
         if function in OF_NAMES and not isinstance(name, str):
             continue
         if function in OF_NAMES and ("missing" in wrong or wrong in ("drive letter", "offline")):
@@ -372,150 +259,249 @@ def test_every_function_refuses_with_the_same_message(wrong, here, call):
     assert len(said) == 1, said
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
+@cases("function", WAYS)
 def test_weights_that_are_not_here_are_needed_by_most(function, call):
-    if function in ("create", "transform", "labels"):
+    if function in ("create", "labels"):
         assert call(function, "local/far") == call(function, "local/net")
         return
     with refuses(Offline, "local/far:main", "offline"):
         call(function, "local/far")
 
 
-# Commands
+# Functions that pass their arguments on
 
-IMAGE = "images/x/0.png"
-COMMANDS = {
-    "predict": ("predict", "{}", IMAGE, "--json"),
-    "plot": ("plot", "filters", "{}", "--out", "{tmp}/a.png", "--force", "--json"),
-    "summary": ("summary", "{}", "--json"),
-    "embed": ("embed", "{}", IMAGE, "--out", "{tmp}/vectors", "--workers", "1", "--json"),
-    "probe": ("probe", "{}", "images", "--embeddings", "{tmp}/vectors", "--json"),
-    "push": (
-        "push",
-        "{}",
-        "a/b",
-        "--dry-run",
-        "--folder",
-        "{tmp}/new",
-        "--force",
-        "--license",
-        "mit",
-    ),
-    "convert": ("convert", "{}", "--to", "timm", "{tmp}/a.safetensors", "--force", "--json"),
-    "export": ("export", "{}", "{tmp}/exported", "--to", "torch", "--force", "--json"),
-    "bench": ("bench", "{}", "--ways", "eager", "--json"),
-    "link": ("link", "{}", "{tmp}/linked", "--for", "transformers", "--force", "--json"),
-}
-QUICK = ("predict", "plot", "summary", "push")
-FORMS_OF_COMMANDS = {form: row for form, row in FORMS.items() if isinstance(row[0], str)}
+
+def spied(patch, place, then=None, **instead):
+    """Let a function's calls have other arguments, and return the list of those that they had.
+
+    Args:
+        patch: of pytest.
+        place: where callers look the function up, as MODULE:NAME.
+        then: is called instead of the function.
+        instead: the other arguments.
+    """
+    module, names = place.split(":")
+    *owners, name = names.split(".")
+    owner = import_module(module)
+    for one in owners:
+        owner = getattr(owner, one)
+    real, calls = getattr(owner, name), []
+
+    def spy(*args, **options):
+        given = signature(real).bind(*args, **options)
+        given.apply_defaults()
+        calls.append(dict(given.arguments))
+        given.arguments |= {key: instead[key] for key in instead.keys() & given.arguments.keys()}
+        return (then or real)(*given.args, **given.kwargs)
+
+    patch.setattr(owner, name, spy)
+    return calls
 
 
 @pytest.fixture
-def command(run, tmp_path):
-    """Run a command of the table, and return its exit code, stdout and stderr."""
+def passes_on(call, expected):
+    """Check what a function asks for, and that it computes with B if that is what it gets."""
 
-    def command(name, model):
-        texts = [text.replace("{tmp}", str(tmp_path)) for text in COMMANDS[name]]
-        return run(*(model if text == "{}" else text for text in texts))
+    def passes_on(function, name, patch, **options):
+        names = dict.fromkeys(("model", "name_or_model"), "local/net:other")
+        calls = spied(patch, OPENERS[function], **names, weights=None, pretrained=True)
+        found = call(function, name, **options)
+        (asked,) = calls
+        assert asked.get("model", asked.get("name_or_model")) is name
+        assert asked.get("weights") == options.get("weights")
+        assert asked.get("pretrained", True) == ("untrained" not in options)
+        assert not asked.get("options")
+        assert found == expected(function, B)
 
-    return command
-
-
-@pytest.mark.filterwarnings("ignore::vitzoo.FirstUseWarning")
-@pytest.mark.parametrize("form", FORMS_OF_COMMANDS)
-@pytest.mark.parametrize("name", QUICK)
-def test_commands_take_every_form(name, form, command, request, tmp_path):
-    written, network, _ = FORMS_OF_COMMANDS[form]
-    if form.startswith("address"):
-        request.getfixturevalue("hub")
-    code, out, err = command(name, written)
-    assert code == 0, err
-    if name == "push":  # the card names where the weights come from
-        assert digest(vitzoo.create(tmp_path / "new")) == digest(
-            vitzoo.create(f"{network}.safetensors")
-        )
-    else:
-        assert out == command(name, f"{network}.safetensors")[1]
+    return passes_on
 
 
-@pytest.mark.parametrize("wrong", [w for w, row in WRONG.items() if isinstance(row[0], str)])
-@pytest.mark.parametrize("name", COMMANDS)
+@cases("function", OPENERS)
+def test_each_function_computes_with_its_network(function, call, expected):
+    assert call(function, "local/net:other") == expected(function, B)
+    assert expected(function, A) != expected(function, B)
+
+
+@pytest.mark.usefixtures("hub")
+@cases("form", ("address", "folder with a config", "mapping"))
+@cases("function", ("plot", "push"))  # they read where the weights come from
+def test_the_weights_come_from_anywhere(function, form, takes):
+    takes(function, form)
+
+
+@pytest.mark.parametrize("function", OPENERS)
+@cases("form", GIVEN)
+def test_a_name_is_passed_on(function, form, passes_on, monkeypatch):
+    passes_on(function, GIVEN[form], monkeypatch)
+
+
+@cases("function", [name for name in OPENERS if name != "probe"])  # which resolves it once more
+def test_an_address_is_passed_on(function, passes_on, monkeypatch):
+    passes_on(function, "hf://acme/net", monkeypatch)
+
+
+@cases(("function", "options"), OPTIONS)
+def test_options_are_passed_on(function, options, passes_on, monkeypatch):
+    passes_on(function, "local/net", monkeypatch, **options)
+
+
+@cases("function", ("bench", "export", "embed", "probe"))  # the others unwrap a model themselves
+def test_a_model_is_passed_on(function, passes_on, monkeypatch):
+    passes_on(function, made(1), monkeypatch)
+
+
+@cases("function", ("embed", "probe"))
+def test_a_compiled_model_is_taken_or_refused(function, takes):
+    takes(function, "compiled model")
+
+
+@cases("function", OPENERS)
+@cases("error", (UnknownName, WeightsUnavailable, CheckpointError, InvalidOption, Offline))
+def test_an_error_is_passed_on(function, error, call, monkeypatch):
+    raised = error("of the network")
+
+    def stop(*_, **__):
+        raise raised
+
+    calls = spied(monkeypatch, OPENERS[function], then=stop)
+    with pytest.raises(error) as found:
+        call(function, "local/net")
+    assert found.value is raised
+    assert len(calls) == 1
+
+
+# Commands
+
+
+def stop(*_, **__):
+    raise InvalidOption("stopped here")
+
+
+@cases(("name", "given", "weights"), WRITTEN)
+def test_a_command_passes_the_name_on(name, given, weights, command, monkeypatch):
+    default = f"{CALLS[name].rpartition('.')[0]}.command"
+    checks = spied(monkeypatch, f"{MODULES.get(name, default)}:check")
+    calls = spied(monkeypatch, CALLS[name], then=stop)
+    code, _, err = command(name, given, *(("--weights", weights) if weights else ()))
+    assert code == InvalidOption.exit_code
+    says(err, "stopped here")
+    for (one,) in (checks, calls):
+        assert next(iter(one.values())) == given
+        assert one.get("weights") == weights
+        assert one.get("pretrained", True)
+
+
+@cases("name", ("predict", "plot"))
+def test_a_command_prints_what_it_computes_with_its_network(name, command, monkeypatch):
+    monkeypatch.setattr("vitzoo.apps.plot.plot.Plot.save", lambda *_, **__: None)  # 0.5 s
+    of_a, of_b = (command(name, f"{one}.safetensors")[1] for one in (A, B))
+    assert of_a != of_b
+    assert command(name, "local/net:other")[:2] == (0, of_b)
+    spied(monkeypatch, CALLS[name], name="local/net:other")
+    assert command(name, "local/net")[:2] == (0, of_b)
+
+
+def test_the_command_summary_is_of_its_network(command, monkeypatch):
+    asked = spied(monkeypatch, CALLS["summary"], name_or_model=SPEC | {"depth": 1})
+    created = spied(monkeypatch, "vitzoo.factory:create", then=stop)
+    assert command("summary", "local/net")[0] == InvalidOption.exit_code
+    assert [one["name_or_model"] for one in asked] == ["local/net"]
+    assert [one["name"].depth for one in created] == [1]
+
+
+@cases("form", FORMS_OF_COMMANDS)
+def test_every_form_passes_the_check_of_commands(form):
+    variant = check(FORMS[form][0])
+    assert (variant is not None) == (form in REGISTERED)
+
+
+@cases("wrong", [w for w, (name, *_) in WRONG.items() if isinstance(name, str) and w != "offline"])
+def test_the_check_of_commands_refuses_as_functions_do(wrong):
+    name, error, parts = WRONG[wrong]
+    with refuses(error, *parts):
+        check(name)
+
+
+@cases(
+    ("name", "weights", "error", "parts"),
+    [
+        ("local/net", "nope", WeightsUnavailable, ["local/net has no weights 'nope'", "main"]),
+        ("local/net:main", "other", InvalidOption, ["'main'", "weights='other'", "once"]),
+        ("local/net", "gone.safetensors", CheckpointError, ["gone.safetensors", "no such file"]),
+    ],
+)
+def test_the_check_of_commands_refuses_weights(name, weights, error, parts):
+    assert check("local/net", "other") == check("local/net", "B.safetensors") == check("local/net")
+    with refuses(error, *parts):
+        check(name, weights)
+
+
+@cases("wrong", ("missing file", "offline"))  # the first is refused by the check
+@cases("name", COMMANDS)
 def test_commands_refuse_as_functions_do(name, wrong, command):
     written, error, parts = WRONG[wrong]
     if name == "link" and wrong == "offline":
         error, parts = InvalidOption, ("name of registered weights",)
     code, _, err = command(name, written)
-    errors = error if isinstance(error, tuple) else (error,)
-    assert code in {one.exit_code for one in errors}, err
+    assert code == error.exit_code, err
     says(err, *parts)
 
 
 # A registered name is no path
 
 
-@pytest.mark.parametrize(
-    "name", ["local/net", "local/net:other", "vit_digits", "vit_digits:digits_v1"]
-)
-@pytest.mark.parametrize("content", ["folder", "file"])
-def test_a_registered_name_comes_before_a_path(name, content, here, tmp_path, monkeypatch):
+@cases("name", ["local/net", "local/net:other", "vit_digits", "vit_digits:digits_v1"])
+@cases("content", ["folder", "file"])
+def test_a_registered_name_comes_before_a_path(
+    name, content, here, expected, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
-    there = tmp_path / name
-    source = here / ("B.safetensors" if name == "local/net" else "A.safetensors")
+    of_name = {"local/net": A, "local/net:other": B}.get(name)
+    of_path = B if name == "local/net" else A
+    there, source = tmp_path / name, here / f"{of_path}.safetensors"
     if content == "folder":
         there.mkdir(parents=True)
         (there / "net.safetensors").symlink_to(source)
     else:
         there.parent.mkdir(exist_ok=True)
         there.symlink_to(source)
-    expected = {"local/net": "A.safetensors", "local/net:other": "B.safetensors"}.get(name)
     found = vitzoo.Predictor(name).model
     assert found.load_report.source.startswith(name)
-    if expected:
-        assert digest(found) == digest(vitzoo.create(here / expected))
+    if of_name:
+        assert digest(found) == expected("create", of_name)
     if content == "folder":
-        assert digest(vitzoo.create(f"./{name}")) == digest(vitzoo.create(source))
-        assert digest(vitzoo.Predictor(f"./{name}").model) == digest(vitzoo.create(source))
-        assert digest(vitzoo.create(Path(name))) == digest(vitzoo.create(source))
+        assert digest(vitzoo.create(f"./{name}")) == expected("create", of_path)
+        assert digest(vitzoo.create(Path(name))) == expected("create", of_path)
 
 
-def test_a_folder_with_the_name_of_nothing_is_a_path(here, tmp_path, monkeypatch):
+def test_a_folder_with_the_name_of_nothing_is_a_path(here, expected, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("mine", "acme/net", "vit_b61:main", "hf", "a.b"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "net.safetensors").symlink_to(here / "B.safetensors")
-        assert vitzoo.labels(name) == made(2).labels, name
-        assert digest(vitzoo.create(name)) == digest(vitzoo.Predictor(name).model), name
+        assert digest(vitzoo.create(name)) == expected("create", B), name
+    assert vitzoo.labels("mine") == expected("labels", B)
+    assert digest(vitzoo.Predictor("mine").model) == expected("create", B)
 
 
 # Wrappers
 
-WRAPPERS = {
-    "compile": lambda model: torch.compile(model, backend="eager"),
-    "DataParallel": nn.DataParallel,
-    "both": lambda model: nn.DataParallel(torch.compile(model, backend="eager")),
-    "average": torch.optim.swa_utils.AveragedModel,
-    "PEFT": lambda model: get_peft_model(model, LoraConfig(target_modules=["qkv"])),
-}
 
-
-@pytest.mark.parametrize("wrapper", WRAPPERS)
-def test_functions_find_the_network_in_its_wrappers(wrapper):
-    model = made(1)
-    wrapped = WRAPPERS[wrapper](made(1))
-    assert vitzoo.labels(wrapped) == model.labels
-    assert repr(vitzoo.transform(wrapped)) == repr(vitzoo.transform(model))
-    assert predict(wrapped, None) == predict(model, None)
-    one, other = (vitzoo.Predictor(m)([IMAGE])[0].outputs["pooled"] for m in (wrapped, model))
+@cases("wrapper", QUICK_WRAPPERS)
+def test_functions_find_the_network_in_its_wrappers(wrapper, call, expected):
+    wrapped = QUICK_WRAPPERS[wrapper](made(1))
+    for function in ("labels", "transform", "predict", "plot", "bench", "export", "push"):
+        assert call(function, wrapped) == expected(function, A), function
+    each = (wrapped, "A.safetensors")
+    one, other = (vitzoo.Predictor(m)([IMAGE])[0].outputs["pooled"] for m in each)
     np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
-    one, other = (vitzoo.plot("filters", m).arrays["filters"] for m in (wrapped, model))
-    assert (one == other).all()
     assert vitzoo.param_groups(wrapped, 1e-3)
     assert vitzoo.freeze(wrapped, until="head")
 
 
 def test_what_is_no_network_of_create_is_refused_alike(call):
     said = {}
-    for function in FUNCTIONS:
+    for function in CALLED:
         if function not in ("create", "convert", "link"):
             with refuses(InvalidOption, "Linear has no spec", "vitzoo.create") as found:
                 call(function, nn.Linear(1, 1))
@@ -538,7 +524,7 @@ def test_create_reads_a_json_file(spec, tmp_path):
     assert vitzoo.create(path).spec == spec
 
 
-@pytest.mark.parametrize(
+@cases(
     ("file", "text", "parts"),
     [
         ("net.toml", "depth = ", ["TOML", "line 1"]),

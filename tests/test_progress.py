@@ -91,6 +91,7 @@ with bar("net", after=0.1, in_bytes=True) as one, bar("images", after=0.1) as tw
 """
 
 
+@pytest.mark.slow
 def test_work_that_takes_long_shows_a_bar_until_it_is_done():
     screen = on_screen(WORK)
     assert "quick" not in screen

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import vitzoo
+from tables import cases
 
 ROOT = Path(__file__).parents[1]
 PATHS = (
@@ -90,13 +91,13 @@ def ids(paths: list[Path]) -> list[str]:
     return [str(path.relative_to(ROOT)) for path in paths]
 
 
-@pytest.mark.parametrize("path", PYTHON, ids=ids(PYTHON))
+@cases("path", PYTHON, ids=ids(PYTHON))
 def test_code_imports_public_names(path):
     source = path.read_text(encoding="utf-8").replace("$package", "package")
     assert private_imports(source) == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=ids(PAGES))
+@cases("page", PAGES, ids=ids(PAGES))
 def test_examples_import_public_names(page):
     assert [found for block in blocks(page) for found in private_imports(block)] == []
 
@@ -107,7 +108,7 @@ def test_files_are_found():
     assert sum(len(blocks(page)) for page in PAGES) > 60
 
 
-@pytest.mark.parametrize(
+@cases(
     "source",
     [
         "import vitzoo.loading.load",
@@ -130,7 +131,7 @@ def test_a_private_import_is_found(source):
     assert private_imports(source)
 
 
-@pytest.mark.parametrize(
+@cases(
     "source",
     [
         "import vitzoo",
@@ -165,6 +166,7 @@ def test_the_page_of_plugins_lists_the_paths():
     assert sorted(re.findall(r"^\| `(vitzoo[\w.]*)` \|", section, re.MULTILINE)) == sorted(PATHS)
 
 
+@pytest.mark.slow
 def test_public_modules_are_attributes(python):
     code = "import vitzoo; print(vitzoo.errors.GatedRepo.__name__, vitzoo.parts.tiled.__name__)"
     assert python(code).split() == ["GatedRepo", "tiled"]

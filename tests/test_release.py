@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 
 import vitzoo
 from helpers import says
+from tables import cases
 
 ROOT = Path(__file__).parents[1]
 RELEASE = runpy.run_path(str(ROOT / "tests" / "release.py"))
@@ -77,7 +78,7 @@ def test_newer_versions_of_python_are_not_refused(system):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+@cases("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_a_distribution_states_what_it_runs_on(folder):
     stated = project(folder)
     assert stated["requires-python"] == ">=3.11"
@@ -126,7 +127,7 @@ def test_the_extras_of_extras_leave_nothing_out():
     stated = project(ROOT)["optional-dependencies"]
     assert stated["plugins"] == [project(folder)["name"] for folder in FOLDERS[1:]]
     (extras,) = map(Requirement, stated["extras"])
-    assert extras.extras == stated.keys() - {"plugins", "extras", "all", "dev", "docs"}
+    assert extras.extras == stated.keys() - {"plugins", "extras", "all", "test", "dev", "docs"}
     assert stated["all"] == ["vitzoo[plugins,extras]"]
 
 
@@ -137,6 +138,7 @@ def citation() -> dict:
     return yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 def test_the_citation_fits_the_schema_of_its_format(tmp_path):
     check = (sys.executable, "-m", "check_jsonschema", "--builtin-schema")
     check += ("vendor.citation-file-format",)
@@ -203,7 +205,7 @@ def test_nothing_is_missing_from_a_complete_release(repository):
     assert RELEASE["missing"](repository) == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("file", "old", "new", "said"),
     [
         ("CHANGELOG.md", "2027-01-31", "unreleased", ["1.2.0", "'unreleased'"]),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import vitzoo
+from tables import cases
 from vitzoo.schema.terms import CORE_MANIFEST
 
 UPDATE = runpy.run_path(str(Path(__file__).with_name("update_reported.py")))
@@ -40,7 +41,7 @@ def test_every_published_sha256_is_that_of_its_entry():
     assert all(n >= least for n, least in zip(known, (177, 30, 17), strict=True))
 
 
-@pytest.mark.parametrize("name", STATED)
+@cases("name", STATED)
 def test_the_size_of_an_entry_is_the_stated_one(name):
     """The Hub shows three digits; a predicted size lacks the metadata of the file."""
     entry, number = ENTRIES[name], re.fullmatch(r"([0-9.]+)(MB|GB|)", STATED[name])

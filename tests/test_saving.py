@@ -21,6 +21,7 @@ from torch.optim.swa_utils import AveragedModel
 import vitzoo
 from create_helpers import logits, refused
 from helpers import SPEC, refuses, says
+from tables import cases
 from vitzoo.checkpoint import writers
 from vitzoo.errors import CheckpointError, InvalidOption, StoreError
 from vitzoo.files import access
@@ -35,7 +36,7 @@ def all_equal(a: nn.Module, b: nn.Module) -> bool:
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     "arguments",
     [
         {},
@@ -234,7 +235,7 @@ def test_save_leaves_the_old_file_if_it_fails(small, tmp_path, monkeypatch):
 
 
 def test_save_needs_an_existing_folder(small, tmp_path):
-    with refuses(InvalidOption, "no folder", tmp_path / "none"):
+    with refuses(InvalidOption, tmp_path / "none"):
         vitzoo.save(vitzoo.create(small), tmp_path / "none" / "net.safetensors")
     assert names(tmp_path) == []
 
@@ -252,7 +253,7 @@ def test_save_needs_a_folder_it_may_write_to(small, tmp_path, monkeypatch):
 def test_save_does_not_replace_a_folder(small, tmp_path):
     path = tmp_path / "net.safetensors"
     path.mkdir()
-    with refuses(InvalidOption, path, "is a folder", "name a file"):
+    with refuses(InvalidOption, path, "name a file"):
         vitzoo.save(vitzoo.create(small), path)
     assert names(tmp_path) == ["net.safetensors"]
 
@@ -341,6 +342,7 @@ CALLS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("call", "most"), [("save", 0.12), ("convert", 2.4)])
 def test_tensors_are_written_one_by_one(tmp_path, call, most):
     """Beyond a model `save` holds one tensor, the largest has 0.06 of the file.
@@ -413,7 +415,7 @@ WRAPPERS = {
 
 
 @pytest.mark.usefixtures("one_process")
-@pytest.mark.parametrize("wrap", WRAPPERS)
+@cases("wrap", WRAPPERS)
 def test_wrapped_models_are_saved(small, tmp_path, randomise, wrap):
     model = randomise(vitzoo.create(small))
     model.labels = tuple("abcde")
@@ -563,7 +565,7 @@ OWN = {  # a change, and what the error must say
 }
 
 
-@pytest.mark.parametrize("change", OWN)
+@cases("change", OWN)
 def test_a_model_that_its_spec_does_not_describe_is_refused(small, tmp_path, change):
     model = vitzoo.create(small)
     path = vitzoo.save(model, tmp_path / "net.safetensors")
@@ -634,11 +636,11 @@ def test_a_diverged_model_is_saved_and_loaded_on_request(small, tmp_path, value)
     path = tmp_path / "net.safetensors"
     model = vitzoo.create(small)
     model.blocks[1].norm1.bias.data[3] = value
-    with refuses(CheckpointError, "NaN or infinite", "blocks.1.norm1.bias", "check_finite=False"):
+    with refuses(CheckpointError, "blocks.1.norm1.bias", "check_finite=False"):
         vitzoo.save(model, path)
     assert names(tmp_path) == []
     vitzoo.save(model, path, check_finite=False)
-    says(refused(CheckpointError, path), "NaN or infinite", "blocks.1.norm1.bias")
+    says(refused(CheckpointError, path), "blocks.1.norm1.bias")
     again = vitzoo.create(path, check_finite=False)
     for name, tensor in model.state_dict().items():
         assert torch.equal(again.state_dict()[name].isnan(), tensor.isnan()), name
@@ -753,6 +755,7 @@ PARTS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(
     parts=PARTS,
     registers=st.integers(0, 2),
@@ -809,6 +812,7 @@ class Cosine(nn.Linear):
 PLUGIN = 'api = 1\nheads.cosine = { target = "acme.parts:Cosine", summary = "s" }\n'
 
 
+@pytest.mark.slow
 def test_a_file_imports_the_plugin_of_a_registered_part_and_no_other_module(
     small, tmp_path, install, python
 ):

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tables import cases
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = [ROOT / "vitzoo", *(ROOT / "plugins").glob("*/vitzoo_*")]
 PLATFORM = ROOT / "vitzoo" / "files" / "platform"
@@ -68,7 +70,7 @@ def system_names(source: str) -> list[str]:
     return sorted(found)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "found"),
     [
         ("import os, fcntl", ["fcntl"]),
@@ -87,6 +89,7 @@ def test_the_search_finds_names_of_one_system(line, found):
     assert system_names(line) == found
 
 
+@pytest.mark.slow
 def test_only_the_platform_folder_knows_the_system():
     files = [file for package in PACKAGES for file in package.rglob("*.py")]
     assert len(files) > 100

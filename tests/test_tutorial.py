@@ -36,6 +36,7 @@ def test_the_tutorial_has_at_most_2500_words():
     assert len(PAGE.read_text().split()) <= 2500
 
 
+@pytest.mark.long
 def test_the_tutorial_ends_in_a_wheel(tmp_path, new_environment, built_from_tree):
     """In an environment with vitzoo and its dependencies, but without a network."""
     environment = new_environment(tmp_path / "venv")

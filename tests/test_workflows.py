@@ -15,6 +15,7 @@ import yaml
 
 from debian import need
 from packages import install
+from tables import cases
 
 ROOT = Path(__file__).parents[1]
 GITHUB = ROOT / ".github"
@@ -44,6 +45,7 @@ def readme(folder: Path, *arguments: str, **environment: str) -> subprocess.Comp
     return subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("schema", "files"),
     [
@@ -105,7 +107,7 @@ def test_the_commands_are_those_of_contributing():
         assert all(c.removesuffix(' "$GITHUB_REF_NAME"') in page for c in commands), commands
 
 
-@pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[c[:40] for _, c in COMMANDS])
+@cases(("name", "command"), COMMANDS, ids=[c[:40] for _, c in COMMANDS])
 def test_a_step_is_a_script_for_bash_that_names_files_of_the_repository(name, command):
     plain = re.sub(r"\$\{\{.*?\}\}", "value", command)
     done = subprocess.run([BASH, "-n"], input=plain, capture_output=True, text=True, timeout=60)
@@ -151,6 +153,7 @@ def test_the_hooks_are_commands_of_contributing():
 
 # .ci/readme
 
+DEV = "pip install -q -c constraints.txt -e .[dev]\n"
 PAGE = """\
 ```console
 $ first
@@ -176,6 +179,11 @@ def copy(tmp_path):
     for name in ("python", "python3"):
         (tmp_path / name).write_text(f"#!/bin/sh\necho {name} $*\n")
         (tmp_path / name).chmod(0o755)
+    for name in ("bin", "Scripts"):
+        pip = folder / ".venv" / name / "pip"
+        pip.parent.mkdir(parents=True)
+        pip.write_text(f"#!/bin/sh\necho {name}/pip $*\n")
+        pip.chmod(0o755)
     return folder
 
 
@@ -184,8 +192,8 @@ def copy(tmp_path):
     [
         ("1", "linux-gnu", "python3 -m venv .venv\n.venv/bin/pip\n"),
         ("1", "msys", "python -m venv .venv\n.venv/Scripts/pip\n"),
-        ("install", "darwin24", "python3 .venv/bin/one\n.venv/bin/two\ntests\n"),
-        ("install", "msys", "python .venv/Scripts/one\n.venv/Scripts/two\ntests\n"),
+        ("install", "darwin24", f"python3 .venv/bin/one\n.venv/bin/two\ntests\nbin/{DEV}"),
+        ("install", "msys", f"python .venv/Scripts/one\n.venv/Scripts/two\ntests\nScripts/{DEV}"),
     ],
 )
 def test_the_commands_of_the_readme_run_on_each_system(copy, block, system, printed):

@@ -12,8 +12,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import timm
-
 import vitzoo
 
 PAGE = Path(__file__).parents[1] / "docs" / "backbones.md"
@@ -46,10 +44,24 @@ def families() -> dict[str, str]:
 
 def family(variant: vitzoo.Variant) -> str:
     """Return the namespace of a variant; of timm/*, with the module of timm."""
+    import timm
+
     if variant.namespace != "timm":
         return variant.namespace
     build = timm.model_entrypoint(variant.name.partition("/")[2])
     return f"timm/{build.__module__.rpartition('.')[2]}"
+
+
+def stated() -> dict[str, str]:
+    """Return `families()` as the page states it: without timm, whose import takes seconds."""
+    match = TABLE.search(PAGE.read_text(encoding="utf-8"))
+    assert match, f"no table in {PAGE}"
+    rows = re.findall(r"^\| `(\w+)/?\*`(?:: (\w+))? \| `(.+?)` \|", match[0], re.MULTILINE)
+    core = ("vit_", "")
+    return {
+        "core" if (space, module) == core else f"{space}/{module}".rstrip("/"): network
+        for space, module, network in rows
+    }
 
 
 def _in_order(name: str) -> tuple[bool, str]:

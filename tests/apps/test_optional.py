@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import vitzoo
 from helpers import says
 from internals import COMMANDS
@@ -84,6 +86,7 @@ def copied(folder: Path, gone: list[str]) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_without_an_app_only_its_command_and_its_names_are_missing(tmp_path):
     cases = [*ALONE, APPS]
     folders = [copied(tmp_path / str(i), gone) for i, gone in enumerate(cases)]

@@ -14,6 +14,7 @@ import pytest
 import vitzoo
 from helpers import refuses, says
 from internals import read_manifest, registry
+from tables import cases
 from vitzoo.authoring.plugin_new import write_project
 
 ROOT = Path(__file__).parents[2]
@@ -63,7 +64,7 @@ def test_a_new_manifest_is_read_by_vitzoo(tmp_path, namespace):
     assert variant.spec.patch_embed.name == f"{namespace}/overlap"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "said"),
     [
         ("core", ("namespace 'core'", "reserved", "vitzoo")),
@@ -103,7 +104,7 @@ def test_the_usual_distribution_has_its_normal_name(tmp_path, namespace):
     assert write_project(namespace, tmp_path).name == "vitzoo-a-b"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "said"),
     [
         ("acme vit", ("letters", "'acme-vit'", "'acme vit' (str)")),
@@ -165,6 +166,7 @@ def tool_passes(project: Path, *command: str) -> None:
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
 
 
+@pytest.mark.slow  # it needs ruff
 @pytest.mark.parametrize("namespace", ["acme", "my-vit_2"])
 def test_a_new_project_passes_ruff(tmp_path, namespace):
     project = write_project(namespace, tmp_path)

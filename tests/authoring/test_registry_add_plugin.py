@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 import vitzoo
 from helpers import fill, says
+from tables import cases
 from vitzoo.testing import Hub
 
 PROJECT = """\
@@ -250,7 +251,7 @@ REFUSED = {
 PROJECTS = {"several": OTHER, "module": PROJECT.replace(":registry.toml", ".hooks"), "no-toml": "["}
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@cases("case", REFUSED)
 def test_what_does_not_fit_is_refused(add, project, weights, tmp_path, case):
     args, expected, words = REFUSED[case]
     project.joinpath("acme", "more.toml").write_text("api = 1\n")

@@ -183,10 +183,10 @@ def test_every_kind_of_entry(clone, hub, pin_all):
         assert f"acme/net:{name}" not in state
         assert "first use" not in state
     says(states["token"], "401", "acme/token")
-    says(states["terms"], "403", "accept its terms")
+    says(states["terms"], "403")
     says(states["absent"], "no repository acme/absent")
-    says(states["no_file"], "acme/no_file@main/model.safetensors", "no such file")
-    says(states["away"], host, "refused", "run the command again")
+    says(states["no_file"], "acme/no_file@main/model.safetensors")
+    says(states["away"], host, "refused")
     says(states["commit"], OTHER)
     says(states["small"], "LFS")
     says(states["changed"], "ab" * 32, SHA256)
@@ -384,6 +384,7 @@ def interruptible():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("interruptible")
 def test_an_interrupted_run_keeps_its_pins(clone, hub, pin_all, caplog):
     """What the Hub has answered is written, and the next run does the rest."""
@@ -403,7 +404,7 @@ def test_an_interrupted_run_keeps_its_pins(clone, hub, pin_all, caplog):
     assert code == 130
     kinds = {name: row[0] for path in (first, file, never) for name, row in pins(path).items()}
     assert kinds == dict.fromkeys("abcz", "reported") | {"last": "first-use"}
-    says(caplog.text, "1 of 5 entries are still open", "run the command again")
+    says(caplog.text, "1 of 5 entries are still open")
     hub.answers = {}
     code, states = pin_all()
     assert code == 0
@@ -428,7 +429,7 @@ def test_without_a_network_the_first_error_ends_the_run(clone, hub, pin_all):
     hub.close()
     code, err = pin_all()
     assert code == 4
-    says(err, "acme/net:n0", hub.host, "cannot be reached", "check the network")
+    says(err, "acme/net:n0", hub.host, "cannot be reached")
     assert err.count("cannot be reached") == 1
     assert "first use" not in err
     assert (first.read_bytes(), last.read_bytes()) == before
@@ -484,7 +485,7 @@ def test_a_run_that_ends_keeps_its_pins_and_the_next_one_continues(
     states = {row["weights"]: row["state"] for row in json.loads(out)}
     assert code == 1
     assert [*states.values()] == ["pinned", "open", "open", "open"]
-    says(caplog.text, *words, "3 of 4 entries are still open", "run the command again")
+    says(caplog.text, *words, "3 of 4 entries are still open")
     says(err, "4 entries: 1 pinned, 3 open")
     assert [pins(path)[name][0] for path, name in ((first, "a"), (first, "b"), (last, "c"))] == [
         "reported",

@@ -3,9 +3,7 @@
 import os
 
 import pytest
-import timm
 import torch
-import transformers
 
 import vitzoo
 
@@ -44,7 +42,7 @@ def assert_equal(maps, expected):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_features_of_four_blocks(compare, name):
+def test_features_of_four_blocks(compare, name, timm):
     architecture = dict(vitzoo.describe(name).known_as)["timm"]
     options = {"features_only": True, "out_indices": BLOCKS, "img_size": SIDE}
     reference = drawn(timm.create_model(architecture, **options))
@@ -61,7 +59,7 @@ def test_features_of_four_blocks(compare, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_features_of_four_blocks_of_dinov2(compare, name, tmp_path):
+def test_features_of_four_blocks_of_dinov2(compare, name, tmp_path, transformers):
     width, heads, rounds = NETWORKS[name]
     config = transformers.Dinov2Config(
         image_size=SIDE,

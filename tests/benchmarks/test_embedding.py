@@ -15,11 +15,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import safetensors.torch
-import timm
-from PIL import Image
-from sklearn.datasets import load_sample_images
 
 import vitzoo
+from helpers import photographs
 
 pytestmark = pytest.mark.benchmark
 
@@ -63,10 +61,9 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def place(tmp_path):
+def place(tmp_path, timm):
     """A folder with photographs, the same weights for both sides, and the script."""
-    draw = random.Random(0)
-    photos = [Image.fromarray(pixels) for pixels in load_sample_images().images]
+    draw, photos = random.Random(0), photographs()
     (tmp_path / "photos").mkdir()
     for i in range(COUNT):
         photo = photos[i % 2]

@@ -3,7 +3,6 @@
 import os
 
 import pytest
-import timm
 import torch
 
 import vitzoo
@@ -27,7 +26,7 @@ def computed(network, images):
 
 
 @pytest.mark.parametrize(("name", "batch"), CASES if FULL else CASES[:1])
-def test_eager_inference(compare, name, batch):
+def test_eager_inference(compare, name, batch, timm):
     spec, architecture, rounds = NETWORKS[name]
     reference = timm.create_model(architecture).eval()
     ours = vitzoo.create(spec, device="meta").eval()
@@ -41,7 +40,7 @@ def test_eager_inference(compare, name, batch):
 
 
 @pytest.mark.parametrize("output", ["logits", "features"])
-def test_inference_with_merged_tokens(compare, output):
+def test_inference_with_merged_tokens(compare, output, timm):
     reference = timm.create_model("vit_base_patch16_224").eval()
     networks = {
         f"vitzoo, merge {merge}": vitzoo.create(B16, block={"merge": merge}, device="meta").eval()

@@ -14,7 +14,6 @@ import shutil
 import time
 
 import pytest
-import timm
 import torch
 
 import vitzoo
@@ -46,6 +45,8 @@ class Case:
         return vitzoo.create(*args, **options, **more)
 
     def timm(self):
+        import timm
+
         overlay = {"file": str(self.file)}
         return timm.create_model(self.architecture, pretrained=True, pretrained_cfg_overlay=overlay)
 

@@ -3,7 +3,6 @@
 import os
 
 import pytest
-import timm
 import torch
 
 import vitzoo
@@ -26,6 +25,8 @@ def step(model, images, labels):
 
 def compared(compare, mode, name, rounds):
     """Compare a step of 8 images with timm's, whose mode is `mask`."""
+    import timm
+
     options = {"name": "linear", "rate": RATE, "mode": mode}
     ours = vitzoo.create(name, drop_path=options)
     reference = timm.create_model(NETWORKS[name], drop_path_rate=RATE)

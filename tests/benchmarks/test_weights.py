@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 import safetensors.torch
-import timm
 import torch
 
 import plain_vit
@@ -36,6 +35,8 @@ class Warm:
     """A store that holds random weights of one variant, under the name `bench/net`."""
 
     def __init__(self, folder, size):
+        import timm
+
         self.folder, self.size_name, self.architecture = folder, size, SIZES[size]
         model = timm.create_model(self.architecture)
         self.file = folder / "model.safetensors"
@@ -102,6 +103,8 @@ def here(warm, monkeypatch):
 
 
 def timm_create(warm):
+    import timm
+
     overlay = {"file": str(warm.file)}
     return timm.create_model(warm.architecture, pretrained=True, pretrained_cfg_overlay=overlay)
 

@@ -9,6 +9,7 @@ import pytest
 import safetensors.torch
 import torch
 
+from tables import cases
 from vitzoo.checkpoint import containers as module
 from vitzoo.checkpoint.containers import (
     BITS,
@@ -101,8 +102,8 @@ def read(tmp_path):
     return call
 
 
-@pytest.mark.parametrize("mapped", [False, True])
-@pytest.mark.parametrize("chunk", [8, 24, 4096, CHUNK])
+@cases("mapped", [False, True])
+@cases("chunk", [8, 24, 4096, CHUNK])
 def test_the_pass_finds_each_number_in_every_place(read, monkeypatch, chunk, mapped):
     monkeypatch.setattr(module, "CHUNK", chunk)
     data, found = read(TENSORS, mapped=mapped)

@@ -13,6 +13,7 @@ import vitzoo
 from create_helpers import PARTS_BY_NAME, refused
 from helpers import close, refuses, says
 from internals import Trunk, cli
+from tables import cases
 from vitzoo.errors import CheckpointError, VitzooError
 
 ROW = vitzoo.Preprocessing(mean=(0.1, 0.2, 0.3), std=(0.3, 0.2, 0.1), crop_mode="squash")
@@ -40,7 +41,8 @@ def tamper(path, change):
     return path
 
 
-@pytest.mark.parametrize(
+@pytest.mark.slow
+@cases(
     "arguments",
     [
         {"block": {"norm_eps": 1e-2}},
@@ -129,7 +131,7 @@ def test_another_image_size_has_to_be_asked_for(saved, small):
 @pytest.mark.parametrize("field", ["pos_embed", "patch_embed", "head", "pool"])
 def test_a_part_that_is_not_registered(saved, small, field):
     path = tamper(saved()[1], lambda t: t | {"spec": t["spec"] | {field: "gone/part"}})
-    with refuses(CheckpointError, path, f"{field} 'gone/part'", "not registered", f"{field}="):
+    with refuses(CheckpointError, path, f"{field} 'gone/part'", f"{field}="):
         vitzoo.create(small, weights=path)
     part = {"pos_embed": "learned", "patch_embed": "conv", "head": "linear", "pool": "class"}
     vitzoo.create(small, weights=path, **{field: part[field]})
@@ -140,11 +142,11 @@ def test_a_variant_that_is_not_registered_does_not_matter(saved, small, images):
     tamper(path, lambda t: t | {"spec": t["spec"] | {"variant": "gone/net"}})
     close(vitzoo.create(small, weights=path).eval()(images), model(images))
     tamper(path, lambda t: t | {"spec": {"variant": "gone/net"}})
-    with refuses(VitzooError, path, "'gone'", "not installed"):
+    with refuses(VitzooError, path, "'gone'"):
         vitzoo.create(small, weights=path)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("change", "parts"),
     [
         (lambda _: [], ["table", "[]"]),
@@ -187,7 +189,7 @@ def tampered(small, tmp_path):
     return tamper
 
 
-@pytest.mark.parametrize(
+@cases(
     ("metadata", "parts"),
     [
         ("", ["JSON", "column 1"]),

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import transformers
 from safetensors.torch import save_file
 
 import vitzoo
@@ -20,7 +19,9 @@ SIZES = {
 
 
 @pytest.mark.parametrize("changed", [{}, {"image_size": 64}, {"num_classes": 3}], ids=str)
-def test_a_folder_of_a_type_of_the_core_reads_no_plugin(tmp_path, monkeypatch, changed):
+def test_a_folder_of_a_type_of_the_core_reads_no_plugin(
+    tmp_path, monkeypatch, changed, transformers
+):
     config = transformers.ViTConfig(**SIZES)
     transformers.ViTForImageClassification(config).save_pretrained(tmp_path)
     assert registry().parts["checkpoint format"]  # otherwise the next line proves nothing
@@ -37,7 +38,9 @@ def test_a_folder_of_timm_with_a_network_of_the_core_reads_no_plugin(tmp_path, m
     assert vitzoo.create(tmp_path).load_report.format == "timm"
 
 
-def test_a_folder_of_transformers_is_opened_once_and_asks_no_rare_format(tmp_path, monkeypatch):
+def test_a_folder_of_transformers_is_opened_once_and_asks_no_rare_format(
+    tmp_path, monkeypatch, transformers
+):
     config = transformers.ViTConfig(**SIZES)
     transformers.ViTForImageClassification(config).save_pretrained(tmp_path)
     asked, opened, part = set(), [], Registry.part

@@ -10,6 +10,7 @@ import vitzoo
 from helpers import says
 from internals import FIELDS, RESULTS
 from plugin_files import FRESH, NET, UNTOUCHABLE
+from tables import cases
 from terminal import lines, on_terminal
 
 pytestmark = pytest.mark.usefixtures("own_home")
@@ -70,7 +71,7 @@ def test_a_word_is_searched_among_plugins_and_beside_patterns(run):
 def test_a_word_that_nothing_has_is_an_error_with_the_nearest_names(run):
     code, out, err = run("list", "vit_b61")
     assert (code, out) == (1, "")
-    says(err, "'vit_b61'", "did you mean", "'vit_b16'")
+    says(err, "'vit_b61'", "'vit_b16'")
 
 
 @pytest.mark.usefixtures("acme")
@@ -120,7 +121,7 @@ def test_list_json_has_stable_keys_and_integers(run):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@cases(
     ("condition", "expected"),
     [
         ("params<6M and image_size=224", {"vit_ti16"}),
@@ -154,7 +155,7 @@ def test_list_where_twice_means_both(run):
 def test_list_names_a_pattern_that_matches_nothing(run):
     code, out, err = run("list", "vit_b16", "vit_b61", "-q")
     assert (code, out) == (1, "")
-    says(err, "'vit_b61'", "did you mean", "'vit_b16'")
+    says(err, "'vit_b61'", "'vit_b16'")
     assert "matches 'vit_b16'" not in err
     for args in (["--local"], ["--where", "params<1k"], ["--json"]):
         assert run("list", "vit_b16", "vit_b61*", *args)[:2] == (1, "")
@@ -288,7 +289,7 @@ def test_list_of_a_family(run):
     assert all(name.startswith(("mae/", "dinov2/")) for name in both)
     code, out, err = run("list", "--family", "dinov9")
     assert (code, out) == (1, "")
-    says(err, "'dinov9/*'", "did you mean", "'dinov2/*'")
+    says(err, "'dinov9/*'", "'dinov2/*'")
 
 
 def test_list_sort(run):
@@ -359,6 +360,7 @@ ALL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", ALL)
 def test_list_has_a_line_for_each_variant_at_every_width(columns):
     header, *rows = lines("list", "--all", columns=columns)
@@ -382,6 +384,7 @@ def test_list_has_a_line_for_each_variant_at_every_width(columns):
         assert any(note.startswith("pin: c confirmed, r reported") for note in notes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", ALL)
 def test_without_a_choice_a_terminal_shows_the_core_and_the_families(columns):
     header, *rows = lines("list", columns=columns)
@@ -399,6 +402,7 @@ def test_without_a_choice_a_terminal_shows_the_core_and_the_families(columns):
     assert "vitzoo list --all" in rows[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "env",
     [
@@ -417,6 +421,7 @@ def test_list_on_other_terminals(env):
         assert on_terminal("list", "dinov2/*", columns=100, **env).splitlines() == plain
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_all_lines_of_a_choice():
     for args in (["--family", "mae"], ["mae/*"], ["--where", "namespace=mae"]):
         found = lines("list", *args, columns=80)
@@ -435,6 +440,7 @@ def test_wide_shows_what_fits():
     assert "imagenet_v2" in header
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_the_numbers_that_options_use():
     args = (
         "vit_b*",

@@ -17,6 +17,7 @@ import vitzoo as vitzoo_library
 from helpers import LAZY_MODULE, says
 from internals import main
 from plugin_files import MODULE
+from tables import cases
 
 DIGITS = Path(__file__).parents[2] / "docs" / "examples" / "digits"
 
@@ -31,7 +32,7 @@ def vitzoo(*args, **env):
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("args", "code", "message"),
     [
         (("show", "vit_b61"), 1, ("vitzoo:", "variant 'vit_b61'", "'vit_b16'")),
@@ -273,6 +274,7 @@ def test_light_commands_import_only_small_packages():
         assert {"vitzoo", "click"} <= set(names) <= ALLOWED, args
 
 
+@pytest.mark.slow
 def test_no_check_of_an_argument_is_an_assert():
     """`python -O` drops assertions; those of `vitzoo.testing` are what its callers ask for."""
     package = Path(main.__code__.co_filename).parents[1]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from helpers import says
+from tables import cases
 from terminal import lines, on_terminal
 from vitzoo.cli import browse, output
 
@@ -73,7 +74,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("columns", "shown", "notes"),
     [
         (40, "name px license pin", ["about pins"]),
@@ -168,7 +169,7 @@ def test_a_command_prints_the_place_of_all_other_warnings(run, monkeypatch):
     assert warnings.formatwarning is usual
 
 
-@pytest.mark.parametrize(
+@cases(
     ("number", "text"),
     [
         (0, "0"),

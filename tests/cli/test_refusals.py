@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from refusals import NEED_PACKAGES, NO_TOKEN, REFUSED, UNKNOWN, make_files, without_token
+from tables import cases
 
 RUN = """
 import contextlib, io, json, sys
@@ -52,13 +53,13 @@ def in_process(folder, refused, need, unknown, **variables):
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize(("text", "code", "words"), REFUSED, ids=[row[0] for row in REFUSED])
+@cases(("text", "code", "words"), REFUSED, ids=[row[0] for row in REFUSED])
 def test_arguments_and_paths_are_checked_without_torch(found, text, code, words):
     status, shown = found[0][text]
     assert (status, words in shown) == (code, True), (status, shown)
 
 
-@pytest.mark.parametrize("text", UNKNOWN)
+@cases("text", UNKNOWN)
 def test_names_are_checked_without_torch(found, text):
     status, shown = found[0][text]
     assert (status, "unknown variant 'vit_nope'" in shown) == (1, True), (status, shown)

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from helpers import says
 from terminal import on_terminal
 
@@ -14,6 +16,7 @@ def test_summary_prints_the_three_sums_counted_by_hand(run):
         assert any(key.startswith(name) and value == count for key, value in counts.items()), name
 
 
+@pytest.mark.slow
 def test_summary_takes_height_and_width(run):
     grids = {"32x96": (2, 6), "96X32": (6, 2), "64": (4, 4)}
     for size, (height, width) in grids.items():
@@ -37,6 +40,7 @@ def test_summary_json_adds_up(run):
     assert layers["patch_embed"]["params"] == 590592
 
 
+@pytest.mark.slow
 def test_summary_takes_a_pool_and_counts_tables_of_any_shape(run):
     n, d = 4, 192
     tables = {"learned": n * d, "learned_2d": 6 * d // 2, "relative": 12 * (2 * n - 1) * d}
@@ -65,6 +69,7 @@ def test_summary_counts_matmul_flops(run):
     assert json.loads(out)["flops"] == 2 * expected
 
 
+@pytest.mark.slow
 def test_summary_ends_with_operations_and_memory():
     screen = on_terminal("summary", "vit_b16", NO_COLOR="1")
     says(screen.strip().splitlines()[-1], "17.56 GMACs", "7.26 MB", "fp32")
@@ -77,6 +82,7 @@ def test_summary_piped_ends_with_whole_numbers(run):
     assert last == dict(zip(last, map(str, (2 * macs, macs, peak)), strict=True))
 
 
+@pytest.mark.slow
 def test_summary_folds_blocks_unless_asked(run):
     _, short, _ = run("summary", "vit_ti16")
     _, full, _ = run("summary", "vit_ti16", "--all")

@@ -53,7 +53,8 @@ def test_retry_after_as_a_date_is_honoured(net, hub, faults, clock):
     net.limit()
     hub.script.append(faults.answer(429, {"Retry-After": in_seconds(9)}))
     net.assert_right(net.create())
-    assert clock.slept == [pytest.approx(8.5, abs=0.6)]
+    (slept,) = clock.slept
+    assert 5 < slept < 9.1  # less what a busy machine needs until it reads the answer
 
 
 @pytest.mark.parametrize("text", ["junk", "-5", "", "1e9", "\xb2", "9" * 400, "Mon, 99 Foo 2026"])
@@ -245,7 +246,7 @@ def test_gated_or_missing_repository_at_the_trusted_endpoint(net, hub, faults, c
 def test_a_repository_with_a_wrong_name_is_missing_or_private(hub, faults, call, status, kind):
     """The Hub answers 401 to a user without a token, and 404 to others."""
     hub.api = faults.answer(status, {"X-Error-Code": "RepoNotFound"})
-    with refuses(kind, "repository acme/net", "private", "check its name", "`hf auth login`"):
+    with refuses(kind, "repository acme/net", "private", "`hf auth login`"):
         call(ADDRESS)
 
 

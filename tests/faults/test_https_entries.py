@@ -169,6 +169,7 @@ def test_an_endless_body_is_stopped_at_the_pinned_size(entry, net, faults):
     assert net.kept == b""
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_huge_header_is_an_error(entry, faults):
     long = b"X-Long: " + b"x" * 1_000_000 + b"\r\n\r\n"
     entry.net.limit()
@@ -326,7 +327,7 @@ def test_registry_add_downloads_once_what_the_published_hash_names(entry, net, r
     )
     code, _, more = run(*command, net.sha256)
     assert code == 3
-    says(more, "99999999999999", "at most")
+    says(more, "99999999999999")
     assert entry.file.read_bytes() == before
     asked = len(entry.server.requests)
     code, out, last = run(*command, net.sha256)

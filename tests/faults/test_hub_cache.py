@@ -13,7 +13,6 @@ import pytest
 import safetensors.torch
 import torch
 from huggingface_hub import try_to_load_from_cache
-from transformers import ViTConfig, ViTForImageClassification
 
 import vitzoo
 from helpers import refuses, says
@@ -328,7 +327,7 @@ def test_strict_settings_refuse_pins_of_the_cache(
     monkeypatch.setenv(variable, value)
     code, _, err = run("lock", "--from-hub-cache", *names)
     assert code == PinError.exit_code
-    says(err, "Hub cache", f"unset {variable}")
+    says(err, f"unset {variable}")
     with refuses(PinError, f"unset {variable}"):
         vitzoo.fetch("faulty/net", from_hub_cache=True)
     assert pins(unpinned) == {}
@@ -339,7 +338,7 @@ def test_frozen_option(unpinned, linked, run):
     for command in ("lock", "fetch"):
         code, _, err = run(command, "--from-hub-cache", "--frozen", "faulty/net")
         assert code == PinError.exit_code
-        says(err, "the lock is frozen", "leave --frozen out")
+        says(err, "leave --frozen out")
 
 
 @pytest.mark.parametrize("where", ["lock", "registry"])
@@ -391,7 +390,7 @@ def test_an_error_does_not_end_the_others(unpinned, linked, run):
     code, out, err = run("lock", "--from-hub-cache", "vit_l16_384", "faulty/net")
     assert code == 1
     assert ADDRESS in out
-    says(err, "vit_l16_384", "Hub cache")
+    says(err, "vit_l16_384")
 
 
 def test_without_a_store_only_the_pin_is_written(unpinned, cached, run, monkeypatch, tmp_path):
@@ -410,7 +409,7 @@ def test_a_registered_file_that_the_commit_lacks_is_not_pinned_as_absent(unpinne
     """Else it would stay absent, with a network, too."""
     linked.add("config.json", b"{}")
     linked.lacks("model.safetensors")
-    with refuses(WeightsUnavailable, "faulty/net:main", "Hub cache", "download it"):
+    with refuses(WeightsUnavailable, "faulty/net:main", "download it"):
         vitzoo.fetch("faulty/net", from_hub_cache=True)
     assert pins(unpinned) == {}
 
@@ -431,7 +430,7 @@ def test_a_snapshot_with_other_bytes_costs_no_begun_download(net, hub, faults):
 def test_weights_that_are_not_on_the_hub(run):
     code, _, err = run("lock", "--from-hub-cache", "vit_digits")
     assert code == PinError.exit_code
-    says(err, "vit_digits", "not on the Hub", "fetch it")
+    says(err, "vit_digits", "not on the Hub")
 
 
 @pytest.mark.parametrize(
@@ -485,7 +484,7 @@ def test_a_snapshot_is_read_once_and_only_if_it_may_be_the_file(net, monkeypatch
     cached.add("model.safetensors", DAMAGE["short"](net.data), "e" * 40)
     offline(monkeypatch)
     caplog.set_level("DEBUG", "vitzoo")
-    with refuses(Offline, "faulty/net:main", "no file in the Hub cache", "vitzoo import"):
+    with refuses(Offline, "faulty/net:main"):
         net.create()
     assert caplog.text.count("it is ignored") == 1
 
@@ -494,15 +493,15 @@ def test_a_snapshot_is_read_once_and_only_if_it_may_be_the_file(net, monkeypatch
 
 
 @pytest.fixture
-def model(tmp_path):
+def model(tmp_path, transformers):
     """A network of transformers, as its library would leave it in the cache."""
     torch.manual_seed(4)
-    config = ViTConfig(
+    config = transformers.ViTConfig(
         hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
         image_size=32, patch_size=8, num_labels=3, layer_norm_eps=1e-5,
     )  # fmt: skip
     folder = tmp_path / "transformers"
-    ViTForImageClassification(config).eval().save_pretrained(folder)
+    transformers.ViTForImageClassification(config).eval().save_pretrained(folder)
     processor = {"size": 32, "resample": 0, "image_mean": [0.1] * 3, "image_std": [0.2] * 3}
     (folder / "preprocessor_config.json").write_text(json.dumps(processor))
     return {path.name: path.read_bytes() for path in folder.iterdir()}
@@ -616,7 +615,7 @@ def test_weights_that_come_later_in_the_order_have_to_be_named(cached, model):
 def test_weights_that_the_commit_does_not_have(unpinned, cached, model, address):
     fill(cached, model, "config.json")
     cached.list({"config.json": model["config.json"]})
-    with refuses(WeightsUnavailable, "model.safetensors", "in the Hub cache", "download it"):
+    with refuses(WeightsUnavailable, "model.safetensors", "download it"):
         vitzoo.fetch(address, from_hub_cache=True)
     assert pins(unpinned) == {}
 

@@ -165,7 +165,7 @@ def test_fetch_then_offline_then_remove(hub, net, monkeypatch):
     freed = remove(f"hf://{REPO}")
     assert freed >= sum(len(hub.files[REPO, name]) for name in locked)
     assert {row.state for row in vitzoo.verify(f"hf://{REPO}")} == {"missing"}
-    with refuses(Offline, "config.json", "offline", "vitzoo fetch"):
+    with refuses(Offline, "config.json", "offline"):
         vitzoo.create(f"hf://{REPO}")
     assert hub.requests == []
 
@@ -285,7 +285,7 @@ def test_an_index_that_disagrees_with_its_shards(hub, large, change, words):
 
 def test_two_towers_are_refused_before_a_download(hub, large, tower):
     change_index(hub, large | {f"video_tower.{key}": NAMES[0] for key in tower})
-    with refuses(CheckpointError, INDEX, "'model.vision_tower.'", "'video_tower.'", "expected one"):
+    with refuses(CheckpointError, INDEX, "'model.vision_tower.'", "'video_tower.'"):
         vitzoo.create(f"hf://{REPO}")
     assert asked(hub) == []
 

@@ -44,7 +44,7 @@ def test_refused_connection_is_an_error(net, clock, monkeypatch, dead_port):
     net.limit(first_byte=5)
     monkeypatch.setenv("VITZOO_ENDPOINTS", f"http://{dead_port}")
     words = ("net:main", f"{dead_port}: ConnectError", "refused", "VITZOO_ENDPOINTS")
-    with refuses(TransferError, *words, "vitzoo import"):
+    with refuses(TransferError, *words):
         net.create()
     assert 1 <= len(clock.slept) <= 4
     assert sum(clock.slept) <= 3
@@ -90,9 +90,7 @@ def test_a_host_that_has_answered_gets_all_retries(net, hub, clock, faults, monk
 def test_dns_failure_is_an_error(net, clock, monkeypatch):
     net.limit(connect=1)
     monkeypatch.setenv("VITZOO_ENDPOINTS", "http://vitzoo.invalid")
-    with refuses(
-        TransferError, "net:main", " vitzoo.invalid: ", "VITZOO_ENDPOINTS", "vitzoo import"
-    ):
+    with refuses(TransferError, "net:main", " vitzoo.invalid: ", "VITZOO_ENDPOINTS"):
         net.create()
     assert sum(clock.slept) <= 1
 
@@ -229,9 +227,7 @@ def test_offline_without_the_file_is_an_error_without_a_socket(net, monkeypatch,
 def test_offline_without_a_pin_is_an_error_without_a_socket(net, monkeypatch):
     net.first_use()
     monkeypatch.setenv("VITZOO_OFFLINE", "1")
-    with refuses(
-        Offline, "hf://acme/net@main/model.safetensors", "sha256", "offline", "vitzoo fetch"
-    ):
+    with refuses(Offline, "hf://acme/net@main/model.safetensors", "sha256", "offline"):
         net.create()
     with pytest.raises(Offline):
         vitzoo.fetch("hf://acme/net@main/model.safetensors")

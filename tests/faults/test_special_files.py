@@ -78,7 +78,7 @@ def test_special_file_as_lock_is_refused(net, hub, monkeypatch, make, words):
     path = net.root / "vitzoo.lock"
     make(path)
     monkeypatch.setenv("VITZOO_LOCK", str(path))
-    with refuses(PinError, str(path), *words, "remove it"):
+    with refuses(PinError, str(path), *words):
         net.create()
     assert hub.requests == []
 

@@ -80,7 +80,7 @@ def test_metadata_redirect_to_another_host_or_scheme_is_refused(net, web, status
     assert net.strays() == []
 
 
-@pytest.mark.usefixtures("net")
+@pytest.mark.usefixtures("net", "clock")
 @pytest.mark.parametrize("status", [301, 307])
 @pytest.mark.parametrize("host", ["https://trusted.example", "https://TRUSTED.example:443", ""])
 def test_metadata_redirect_on_the_same_host_is_followed(web, status, host):
@@ -127,6 +127,7 @@ HEADS = {
 }
 
 
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("status", ["200 OK", "307 Moved", "404 Not Found", "500 Oops"])
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
 def test_endless_answer_is_cut(net, hub, faults, status, head):

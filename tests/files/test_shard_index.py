@@ -23,7 +23,7 @@ def test_the_checkpoints_of_a_trainer_are_named_the_newest_first(small, tmp_path
         vitzoo.save(fill(vitzoo.create(small)), out / f"checkpoint-{step}" / "model.safetensors")
     touch(out, "trainer_state.json", "runs/events.out")
     first, second = out / "checkpoint-10", out / "checkpoint-9"
-    with refuses(CheckpointError, out, "without weights", f"{first}, {second}; pass one of them"):
+    with refuses(CheckpointError, out, f"{first}, {second}; pass one of them"):
         vitzoo.create(f"{out}/")
     vitzoo.create(f"{first}/")
 
@@ -66,6 +66,6 @@ def test_the_search_is_bounded(tmp_path, monkeypatch):
 
 def test_a_folder_with_nothing_is_an_error_without_advice(tmp_path):
     touch(tmp_path, "README.md", "data/a.png")
-    with refuses(CheckpointError, tmp_path, "expected one") as caught:
+    with refuses(CheckpointError, tmp_path) as caught:
         weights_in(tmp_path)
     assert "pass" not in str(caught.value)

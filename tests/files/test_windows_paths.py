@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+
 import vitzoo
 from internals import main
 from vitzoo.cli import commands
@@ -60,6 +62,7 @@ def test_lines_of_vitzoo_are_told_from_those_of_a_plugin():
     assert str(PACKAGE) + os.sep == guard.HERE
 
 
+@pytest.mark.slow
 def test_no_module_expects_a_slash_in_its_own_path():
     for where, call in method_calls():
         assert not (call.startswith("__file__.") and "/" in call), where

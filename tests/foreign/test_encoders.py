@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-import transformers as tf
 
 import vitzoo
 from create_helpers import refused
 from encoders import Encoder, close, numbers, numbers_at_another_size, write
-from helpers import says
+from helpers import Library, says
 from vitzoo.errors import CheckpointError
 
+tf = Library("transformers")
 SIZES = {
     "hidden_size": 32,
     "intermediate_size": 64,

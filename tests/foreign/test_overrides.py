@@ -3,7 +3,6 @@
 import pytest
 import safetensors.torch
 import torch
-from transformers import ViTForImageClassification
 
 import vitzoo
 from helpers import SPEC, close, says
@@ -101,8 +100,8 @@ def test_the_part_of_the_caller_comes_before_a_row(zoo, images):
     assert repeated.spec.pos_embed.to_data()["temperature"] == 100.0
 
 
-def test_a_row_takes_the_facts_of_its_format_where_it_is_silent(zoo, saved, images):
-    reference = fill(ViTForImageClassification(config(layer_norm_eps=1e-2)))
+def test_a_row_takes_the_facts_of_its_format_where_it_is_silent(zoo, saved, images, transformers):
+    reference = fill(transformers.ViTForImageClassification(config(layer_norm_eps=1e-2)))
     data = saved(reference).read_bytes()
     row = {"format": "transformers_vit"}
     name = zoo({"silent": (data, row), "says": (data, row | {"block": {"norm_eps": 1e-2}})})

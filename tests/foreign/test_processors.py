@@ -6,13 +6,12 @@ import random
 
 import numpy as np
 import pytest
-import timm.data
 import torch
 from PIL import Image
-from transformers import AutoImageProcessor, ViTConfig, ViTForImageClassification
 
 import vitzoo
 from helpers import refuses, says
+from tables import cases
 from vitzoo.errors import InvalidOption
 from vitzoo.foreign.preprocessing import of_timm
 from vitzoo.foreign.processors import BESIDE, OF_TYPE, PROCESSORS, Unread, read_processor
@@ -113,7 +112,8 @@ def test_every_processor_is_compared():
     assert PROCESSORS.keys() == MODULES.keys() | TENSORS.keys()
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.slow
+@cases("name", MODULES)
 def test_random_configs_of_a_processor(name):
     rng = random.Random(name)
     compared = refused = 0
@@ -137,7 +137,7 @@ def test_random_configs_of_a_processor(name):
     assert refused < 2 * COUNT
 
 
-@pytest.mark.parametrize("name", MODULES)
+@cases("name", MODULES)
 def test_the_defaults_of_a_processor(name):
     processor, ours = pillow(name, {}), PROCESSORS[name].defaults
     for key, value in ours.items():
@@ -165,7 +165,7 @@ def test_the_defaults_of_a_processor_of_tensors(name, module):
     assert row.mean == (mean if processor.do_normalize else (0.0,) * 3)
 
 
-@pytest.mark.parametrize("kind", sorted(OF_TYPE))
+@cases("kind", sorted(OF_TYPE))
 def test_the_processor_of_a_network_is_that_of_transformers(kind):
     from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
 
@@ -176,13 +176,13 @@ def test_the_processor_of_a_network_is_that_of_transformers(kind):
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, transformers):
     torch.manual_seed(0)
-    config = ViTConfig(
+    config = transformers.ViTConfig(
         hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
         image_size=32, patch_size=8,
     )  # fmt: skip
-    ViTForImageClassification(config).save_pretrained(tmp_path)
+    transformers.ViTForImageClassification(config).save_pretrained(tmp_path)
     return tmp_path
 
 
@@ -192,11 +192,13 @@ def write(folder, table, name="preprocessor_config.json"):
 
 
 def of_transformers(folder, image):
+    from transformers import AutoImageProcessor
+
     processor = AutoImageProcessor.from_pretrained(folder, backend="pil")
     return torch.from_numpy(np.array(processor(image)["pixel_values"][0])).float()
 
 
-@pytest.mark.parametrize(
+@cases(
     "table",
     [
         {"image_processor_type": "CLIPImageProcessor", "size": 32, "crop_size": 32},
@@ -249,6 +251,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_refusal_is_raised_by_all_that_prepares_images(folder, tmp_path_factory, case):
     table, parts = REFUSED[case]
@@ -353,6 +356,8 @@ def timm_config(rng, *, old):
 
 @pytest.mark.parametrize("old", [True, False])
 def test_random_configs_of_timm(old):
+    import timm.data
+
     from vitzoo.foreign.timm_config import nested
 
     rng = random.Random(old)
@@ -383,6 +388,7 @@ FLAT = {
 
 
 def test_a_flat_config_of_timm(tmp_path):
+    import timm.data
     from safetensors.torch import save_file
 
     model = timm.create_model("vit_tiny_patch16_224", img_size=32, num_classes=3)
@@ -397,6 +403,7 @@ def test_a_flat_config_of_timm(tmp_path):
         assert torch.equal(vitzoo.transform(tmp_path)(image), of_library(image))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [
@@ -408,6 +415,7 @@ def test_a_flat_config_of_timm(tmp_path):
     ids=str,
 )
 def test_what_timm_does_differently_is_refused(tmp_path, changes, parts):
+    import timm.data
     from safetensors.torch import save_file
 
     model = timm.create_model("vit_tiny_patch16_224", img_size=32, num_classes=3)

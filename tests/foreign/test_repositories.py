@@ -11,21 +11,19 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-import open_clip
 import pytest
 import safetensors.torch
-import timm
 import torch
-import transformers
-from open_clip.timm_model import TimmModel
 
 import vitzoo
 from encoders import WEIGHTS, Encoder, close, compare, draw
+from helpers import Library
 from internals import known, repositories
+from tables import cases
 from vitzoo.testing import Hub
 
+timm, tf = Library("timm"), Library("transformers")
 SIZES = {"depth": 2, "embed_dim": 48, "num_heads": 3}
-CLASSES = {"SwiGLUPacked": timm.layers.SwiGLUPacked, "silu": torch.nn.SiLU}
 ONE_AURENT = "1aurent/vit_{}.kaiko_ai_towards_large_pathology_fms"
 FLASH = "prov-gigapath/prov-gigapath-flash"
 BIOMEDCLIP = "microsoft/BiomedCLIP-PubMedBERT_256-vit_base_patch16_224"
@@ -96,7 +94,8 @@ def write_timm(repo: str, folder: Any, weights: str) -> torch.nn.Module:
     config |= {"model_args": stated, "pretrained_cfg": case.inner}
     passed = {"num_classes": 0, **row.arguments, **stated}
     layer_scale = {"init_values": 1e-5} if repo == "xtxx/Digepath" else {}  # in no key
-    passed = {key: CLASSES.get(value, value) for key, value in passed.items()} | layer_scale
+    classes = {"SwiGLUPacked": timm.layers.SwiGLUPacked, "silu": torch.nn.SiLU}
+    passed = {key: classes.get(value, value) for key, value in passed.items()} | layer_scale
     torch.manual_seed(5)
     network = draw(timm.create_model(row.type, **passed), weights)
     folder.mkdir(exist_ok=True)
@@ -114,8 +113,8 @@ def same(model: Any, network: Any) -> None:
     close(model(images), out if out.dim() == 2 else out[:, 0])
 
 
-@pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("repo", OF_TIMM)
+@cases("weights", WEIGHTS)
+@cases("repo", OF_TIMM)
 def test_a_folder_gives_the_numbers_of_timm(repo, weights, tmp_path):
     network = write_timm(repo, tmp_path, weights)
     same(vitzoo.create(tmp_path).eval(), network)
@@ -153,9 +152,13 @@ OF_OPEN_CLIP = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("repo", [*OF_OPEN_CLIP, BIOMEDCLIP])
 @torch.no_grad()
 def test_a_folder_gives_the_numbers_of_open_clip(repo, tmp_path):
+    import open_clip
+    from open_clip.timm_model import TimmModel
+
     torch.manual_seed(5)
     if repo == BIOMEDCLIP:  # the smallest network of its kind: the config states no other size
         tower = {"timm_model_name": "vit_tiny_patch16_224", "timm_model_pretrained": False}
@@ -181,15 +184,18 @@ DINOV2 = VIT | {"mlp_ratio": 4, "layerscale_value": 1.0, "layer_norm_eps": 1e-6,
 
 def dinov2(**more: Any) -> Encoder:
     """Return a small DINOv2."""
-    config = transformers.Dinov2Config(**DINOV2 | more)
-    return Encoder(lambda: transformers.Dinov2Model(config))
+    return Encoder(lambda: tf.Dinov2Model(tf.Dinov2Config(**DINOV2 | more)))
 
 
 def phikon(pooler: bool) -> Encoder:
     """Return a small ViT; without pooler, its output is the class token."""
-    config = transformers.ViTConfig(**VIT, intermediate_size=128, layer_norm_eps=1e-12)
+
+    def make() -> torch.nn.Module:
+        config = tf.ViTConfig(**VIT, intermediate_size=128, layer_norm_eps=1e-12)
+        return tf.ViTModel(config, add_pooling_layer=pooler)
+
     out = (lambda o: o.pooler_output) if pooler else (lambda o: o.last_hidden_state[:, 0])
-    return Encoder(lambda: transformers.ViTModel(config, add_pooling_layer=pooler), pooled=out)
+    return Encoder(make, pooled=out)
 
 
 def plip() -> Encoder:
@@ -198,12 +204,11 @@ def plip() -> Encoder:
     text = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 9}
     text |= {"num_attention_heads": 2, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
     both = {"vision_config": vision, "text_config": text, "projection_dim": 24}
-    config = transformers.CLIPConfig(**both)
 
     def run(network: Any, images: Any) -> Any:
         return network.visual_projection(network.vision_model(images).pooler_output)
 
-    return Encoder(lambda: transformers.CLIPModel(config), None, lambda out: out, run)
+    return Encoder(lambda: tf.CLIPModel(tf.CLIPConfig(**both)), None, lambda out: out, run)
 
 
 OF_TRANSFORMERS = {
@@ -218,8 +223,8 @@ OF_TRANSFORMERS = {
 }
 
 
-@pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("repo", OF_TRANSFORMERS)
+@cases("weights", WEIGHTS)
+@cases("repo", OF_TRANSFORMERS)
 def test_a_folder_gives_the_numbers_of_transformers(repo, weights, tmp_path):
     """An epsilon of 1e-12, as that of phikon, shows in no float32."""
     tiny = "phikon" in repo and repo != "owkin/phikon-v2"

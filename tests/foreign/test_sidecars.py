@@ -5,56 +5,52 @@ import json
 import numpy as np
 import pytest
 import torch
-from PIL import Image
-from sklearn.datasets import load_sample_images
-from transformers import Siglip2ImageProcessor, ViTConfig, ViTForImageClassification
-from transformers.models.deit.image_processing_pil_deit import DeiTImageProcessorPil
-from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 import vitzoo
-from helpers import says
+from helpers import photographs, says
 from internals import open_described
+from tables import cases
 from vitzoo.schema.preprocessing import UnreadPreprocessing
 
-PHOTOS = [Image.fromarray(array) for array in load_sample_images().images]
 NAMES = ("ant", "bee", "cat", "dog", "élan")
 
 
 @pytest.fixture
-def folder(tmp_path):
-    config = ViTConfig(
+def folder(tmp_path, transformers):
+    config = transformers.ViTConfig(
         hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
         image_size=32, patch_size=8, id2label=dict(enumerate(NAMES)),
     )  # fmt: skip
-    ViTForImageClassification(config).save_pretrained(tmp_path)
+    transformers.ViTForImageClassification(config).save_pretrained(tmp_path)
     return tmp_path
 
 
-@pytest.mark.parametrize("resample", [0, 1, 2, 3])
-@pytest.mark.parametrize(
+@cases("resample", [0, 1, 2, 3])
+@cases(
     ("kind", "options"),
     [
-        (ViTImageProcessorPil, {"size": {"height": 32, "width": 32}}),
+        ("ViT", {"size": {"height": 32, "width": 32}}),
         (
-            DeiTImageProcessorPil,
+            "DeiT",
             {"size": {"height": 37, "width": 37}, "crop_size": {"height": 32, "width": 32}},
         ),
         (
-            DeiTImageProcessorPil,
+            "DeiT",
             {"size": {"shortest_edge": 36}, "crop_size": {"height": 32, "width": 32}},
         ),
-        (ViTImageProcessorPil, {"size": {"height": 32, "width": 32}, "do_normalize": False}),
+        ("ViT", {"size": {"height": 32, "width": 32}, "do_normalize": False}),
     ],
     ids=["vit", "deit", "shortest edge", "plain"],
 )
-def test_the_processor_of_transformers(folder, small, kind, options, resample):
+def test_the_processor_of_transformers(folder, small, kind, options, resample, transformers):
     statistics = {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.3, 0.4]}
+    kind = getattr(transformers, f"{kind}ImageProcessorPil")
     processor = kind(resample=resample, **statistics, **options)
     processor.save_pretrained(folder)
     model = vitzoo.create(small, weights=folder / "model.safetensors")
     assert model.load_report.assumed == ()
     prepare = vitzoo.transform(model)
-    for photo in PHOTOS:
+    for photo in photographs():
         expected = torch.from_numpy(np.asarray(processor(photo)["pixel_values"][0])).float()
         assert torch.equal(prepare(photo), expected)
 
@@ -64,7 +60,7 @@ def test_class_names(folder, small):
     assert vitzoo.create(small, weights=folder, num_classes=3).labels == ()
 
 
-@pytest.mark.parametrize(
+@cases(
     "table",
     [
         {str(i): f"LABEL_{i}" for i in range(5)},
@@ -112,7 +108,7 @@ def test_ways_to_write_it(folder, small, changes, row):
     assert (found.interpolation, found.crop_mode, found.crop_pct) == row
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "parts"),
     [
         ("", ["char 0"]),
@@ -153,11 +149,11 @@ def test_an_odd_file_is_named_and_not_used(folder, small, text, parts):
     model = vitzoo.create(small, weights=folder)
     assert isinstance(model.preprocessing, UnreadPreprocessing)
     (line,) = model.load_report.assumed
-    says(line, "preprocessor_config.json", "not used", *parts)
+    says(line, "preprocessor_config.json", *parts)
 
 
-def test_the_processor_of_naflex(folder, small):
-    Siglip2ImageProcessor(patch_size=8, max_num_patches=16).save_pretrained(folder)
+def test_the_processor_of_naflex(folder, small, transformers):
+    transformers.Siglip2ImageProcessor(patch_size=8, max_num_patches=16).save_pretrained(folder)
     model = vitzoo.create(small, weights=folder)
     expected = vitzoo.Preprocessing((0.5,) * 3, (0.5,) * 3, "bilinear", 1.0, "squash")
     assert model.preprocessing == expected

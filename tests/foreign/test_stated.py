@@ -5,15 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 import safetensors.torch
-import timm
 import torch
-import transformers
-from timm.models import save_for_hf
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 import vitzoo
 from helpers import close, fill, refuses, says
 from internals import registry
+from tables import cases
 from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo.foreign.overrides import stated_by
 
@@ -42,6 +39,9 @@ def assert_equal(ours, of_library):
 
 def write_timm(folder, name, **options):
     """Return timm's network, which its own function has written with a config."""
+    import timm
+    from timm.models import save_for_hf
+
     torch.manual_seed(1)
     model = scaled(timm.create_model(name, pretrained=False, **options))
     save_for_hf(model, folder, safe_serialization=True)
@@ -72,7 +72,7 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@cases("network", NETWORKS)
 @torch.inference_mode()
 def test_a_folder_of_timm_is_the_network_that_was_saved(tmp_path, network):
     of_library = write_timm(tmp_path, "vit_tiny_patch16_224", **TINY | NETWORKS[network])
@@ -111,7 +111,9 @@ def test_a_named_variant_takes_the_settings_of_timms_config(tmp_path):
     assert model.load_report.assumed == ()
 
 
-def test_labels_and_preprocessing_of_timms_config(tmp_path):
+def test_labels_and_preprocessing_of_timms_config(tmp_path, timm):
+    from timm.models import save_for_hf
+
     names = ["ant", "bee", "cat", "dog", "elk"]
     model = scaled(timm.create_model("vit_tiny_patch16_224", **TINY))
     data = {"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6), "crop_pct": 0.8, "crop_mode": "squash"}
@@ -145,7 +147,7 @@ def test_a_folder_with_a_pickle_alone(tmp_path):
     (tmp_path / "pytorch_model.bin").write_bytes(b"x")
     with pytest.raises(CheckpointError) as caught:
         vitzoo.create(f"{tmp_path}/")
-    says(str(caught.value), "without weights", "pytorch_model.bin", "--from-pickle")
+    says(str(caught.value), "pytorch_model.bin", "--from-pickle")
 
 
 def change(folder, **changes):
@@ -172,7 +174,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@cases("case", REFUSED)
 def test_what_the_model_cannot_do_is_refused(tmp_path, case):
     write_timm(tmp_path, "vit_tiny_patch16_224", **TINY)
     changes, parts = REFUSED[case]
@@ -211,7 +213,7 @@ def test_an_unknown_architecture(tmp_path):
     change(tmp_path, architecture="net_of_tomorrow")
     with pytest.raises(CheckpointError) as caught:
         vitzoo.create(tmp_path)
-    says(str(caught.value), "net_of_tomorrow", "not known", "create('vit_b16'")
+    says(str(caught.value), "net_of_tomorrow", "create('vit_b16'")
     named = {"variant": "vit_ti16", **TINY, "image_size": 32}
     del named["img_size"]
     lines = vitzoo.create(named, weights=tmp_path).load_report.assumed
@@ -226,56 +228,57 @@ def write_transformers(folder, config, cls, seed=2):
 
 
 LOGITS = {
-    "vit": (transformers.ViTConfig, transformers.ViTForImageClassification, {}),
+    "vit": ("ViTConfig", "ViTForImageClassification", {}),
     "vit, norm": (
-        transformers.ViTConfig,
-        transformers.ViTForImageClassification,
+        "ViTConfig",
+        "ViTForImageClassification",
         {"layer_norm_eps": 1e-3, "hidden_act": "gelu_new", "qkv_bias": False},
     ),
     "vit, not square": (
-        transformers.ViTConfig,
-        transformers.ViTForImageClassification,
+        "ViTConfig",
+        "ViTForImageClassification",
         {"image_size": [16, 64]},
     ),
-    "deit": (transformers.DeiTConfig, transformers.DeiTForImageClassification, {}),
+    "deit": ("DeiTConfig", "DeiTForImageClassification", {}),
     "deit, teacher": (
-        transformers.DeiTConfig,
-        transformers.DeiTForImageClassificationWithTeacher,
+        "DeiTConfig",
+        "DeiTForImageClassificationWithTeacher",
         {},
     ),
     "dinov2": (
-        transformers.Dinov2Config,
-        transformers.Dinov2ForImageClassification,
+        "Dinov2Config",
+        "Dinov2ForImageClassification",
         {"mlp_ratio": 2},
     ),
     "dinov2, gated": (
-        transformers.Dinov2Config,
-        transformers.Dinov2ForImageClassification,
+        "Dinov2Config",
+        "Dinov2ForImageClassification",
         {"use_swiglu_ffn": True},
     ),
     "dinov2, registers": (
-        transformers.Dinov2WithRegistersConfig,
-        transformers.Dinov2WithRegistersForImageClassification,
+        "Dinov2WithRegistersConfig",
+        "Dinov2WithRegistersForImageClassification",
         {"num_register_tokens": 3},
     ),
     "beit": (
-        transformers.BeitConfig,
-        transformers.BeitForImageClassification,
+        "BeitConfig",
+        "BeitForImageClassification",
         {"use_relative_position_bias": True},
     ),
     "beit, shared, class": (
-        transformers.BeitConfig,
-        transformers.BeitForImageClassification,
+        "BeitConfig",
+        "BeitForImageClassification",
         {"use_shared_relative_position_bias": True, "use_mean_pooling": False},
     ),
 }
 
 
-@pytest.mark.parametrize("seed", [2, 3])
-@pytest.mark.parametrize("case", LOGITS)
+@cases("seed", [2, 3])
+@cases("case", LOGITS)
 @torch.inference_mode()
-def test_a_folder_of_transformers_is_the_network_that_was_saved(tmp_path, case, seed):
-    config, cls, options = LOGITS[case]
+def test_a_folder_of_transformers_is_the_network_that_was_saved(tmp_path, case, seed, transformers):
+    *names, options = LOGITS[case]
+    config, cls = (getattr(transformers, name) for name in names)
     labels = {
         "id2label": {0: "ant", 1: "bee", 2: "cat"},
         "label2id": {"ant": 0, "bee": 1, "cat": 2},
@@ -288,26 +291,27 @@ def test_a_folder_of_transformers_is_the_network_that_was_saved(tmp_path, case, 
 
 
 TOKENS = {
-    "vit": (transformers.ViTConfig, transformers.ViTModel, {}),
-    "dinov2": (transformers.Dinov2Config, transformers.Dinov2Model, {}),
+    "vit": ("ViTConfig", "ViTModel", {}),
+    "dinov2": ("Dinov2Config", "Dinov2Model", {}),
     "dinov3": (
-        transformers.DINOv3ViTConfig,
-        transformers.DINOv3ViTModel,
+        "DINOv3ViTConfig",
+        "DINOv3ViTModel",
         {"num_register_tokens": 2, "rope_theta": 50.0},
     ),
     "dinov3, gated": (
-        transformers.DINOv3ViTConfig,
-        transformers.DINOv3ViTModel,
+        "DINOv3ViTConfig",
+        "DINOv3ViTModel",
         {"num_register_tokens": 2, "use_gated_mlp": True, "hidden_act": "silu", "key_bias": True},
     ),
-    "beit": (transformers.BeitConfig, transformers.BeitModel, {"use_relative_position_bias": True}),
+    "beit": ("BeitConfig", "BeitModel", {"use_relative_position_bias": True}),
 }
 
 
 @pytest.mark.parametrize("case", TOKENS)
 @torch.inference_mode()
-def test_the_tokens_of_a_folder_of_transformers(tmp_path, case):
-    config, cls, options = TOKENS[case]
+def test_the_tokens_of_a_folder_of_transformers(tmp_path, case, transformers):
+    *names, options = TOKENS[case]
+    config, cls = (getattr(transformers, name) for name in names)
     of_library = write_transformers(tmp_path, config(**SIZES | options), cls)
     ours = vitzoo.create(f"{tmp_path}/").eval()
     images = torch.randn(2, 3, 32, 32)
@@ -320,7 +324,7 @@ def test_the_tokens_of_a_folder_of_transformers(tmp_path, case):
 
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "tower"])
 @torch.inference_mode()
-def test_the_towers_of_transformers(tmp_path, whole):
+def test_the_towers_of_transformers(tmp_path, whole, transformers):
     vision = {**SIZES, "projection_dim": 7}
     if whole:
         text = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -342,7 +346,7 @@ def test_the_towers_of_transformers(tmp_path, whole):
 
 
 @torch.inference_mode()
-def test_siglip_of_transformers(tmp_path):
+def test_siglip_of_transformers(tmp_path, transformers):
     of_library = write_transformers(
         tmp_path, transformers.SiglipVisionConfig(**SIZES), transformers.SiglipVisionModel
     )
@@ -351,7 +355,7 @@ def test_siglip_of_transformers(tmp_path):
     assert_equal(ours(images), of_library(images).pooler_output)
 
 
-def test_the_activation_of_a_pooler(tmp_path):
+def test_the_activation_of_a_pooler(tmp_path, transformers):
     config = transformers.ViTConfig(**SIZES, pooler_act="relu")
     write_transformers(tmp_path, config, transformers.ViTModel)
     with pytest.raises(CheckpointError) as caught:
@@ -359,7 +363,7 @@ def test_the_activation_of_a_pooler(tmp_path):
     says(str(caught.value), "pooler_act", "tanh", "relu")
 
 
-def test_another_image_size_than_the_variants(tmp_path):
+def test_another_image_size_than_the_variants(tmp_path, transformers):
     sizes = {"hidden_size": 192, "num_hidden_layers": 1, "num_attention_heads": 3}
     sizes |= {"intermediate_size": 768, "image_size": [112, 448]}  # 7x28 patches, not 14x14
     config = transformers.ViTConfig(**sizes, num_labels=5)
@@ -383,8 +387,10 @@ def tables():
     return {kind: table for one in formats for kind, table in one.configs.items()}
 
 
-@pytest.mark.parametrize("kind", sorted(tables().keys() - {"open_clip"}))
+@cases("kind", sorted(tables().keys() - {"open_clip"}))
 def test_every_key_of_a_config_of_transformers_is_on_a_list(kind):
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
     table, whole = tables()[kind], CONFIG_MAPPING[kind]()
     tower = next((n for n in TABLES if getattr(whole, n, None)), None)
     config = getattr(whole, tower) if tower else whole
@@ -407,7 +413,7 @@ def test_every_key_of_a_config_of_transformers_is_on_a_list(kind):
             assert stated[key] in values
 
 
-def test_every_argument_of_timms_class_is_on_a_list():
+def test_every_argument_of_timms_class_is_on_a_list(timm):
     import inspect
 
     from vitzoo.foreign.timm_config import ARGUMENTS
@@ -419,7 +425,7 @@ def test_every_argument_of_timms_class_is_on_a_list():
     )
 
 
-def test_every_key_that_timm_writes_is_on_a_list(tmp_path):
+def test_every_key_that_timm_writes_is_on_a_list(tmp_path, timm):
     from vitzoo.foreign.timm_config import unknown_keys
 
     write_timm(tmp_path, "vit_tiny_patch16_224", **TINY)
@@ -434,7 +440,7 @@ def test_a_folder_without_a_config(tmp_path, small):
     safetensors.torch.save_file(model.state_dict(), tmp_path / "model.safetensors")
     with pytest.raises(CheckpointError) as caught:
         vitzoo.create(f"{tmp_path}/")
-    says(str(caught.value), tmp_path, "no config", "create('vit_b16'")
+    says(str(caught.value), tmp_path, "create('vit_b16'")
 
 
 def test_a_folder_with_a_saved_model(tmp_path, small):
@@ -451,6 +457,7 @@ def test_weights_beside_a_folder(tmp_path):
     says(str(caught.value), "contains weights", "leave weights=")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["vit_base_patch16_siglip_224", "vit_base_patch16_siglip_gap_224"])
 @torch.inference_mode()
 def test_siglip_of_timm_has_the_gelu_of_timm(tmp_path, arch):
@@ -475,6 +482,7 @@ def test_dinov3_of_timm(tmp_path):
     assert ours.spec.variant == "dinov3/vit_s16"
 
 
+@pytest.mark.slow
 @torch.inference_mode()
 def test_beit_and_deit_of_timm(tmp_path):
     for name, options in (
@@ -512,9 +520,10 @@ TOWERS = {  # architecture, projection and number of outputs, as open_clip's Tim
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", TOWERS)
 @torch.inference_mode()
-def test_a_tower_of_timm_in_a_config_of_open_clip(tmp_path, case):
+def test_a_tower_of_timm_in_a_config_of_open_clip(tmp_path, case, timm):
     name, pool, projection, count = TOWERS[case]
     of_library = scaled(timm.create_model(name, img_size=224, num_classes=count))
     keys = {f"visual.trunk.{key}": t for key, t in of_library.state_dict().items()}
@@ -573,20 +582,23 @@ def test_a_model_type_names_the_plugin_of_its_family(kind, distribution):
 
 
 CLASSES = {
-    "ViT": (transformers.ViTConfig, transformers.ViTForImageClassification),
-    "DINOv2": (transformers.Dinov2Config, transformers.Dinov2ForImageClassification),
-    "DeiT": (transformers.DeiTConfig, transformers.DeiTForImageClassification),
-    "BEiT": (transformers.BeitConfig, transformers.BeitForImageClassification),
-    "distilled": (transformers.DeiTConfig, transformers.DeiTForImageClassificationWithTeacher),
+    "ViT": ("ViTConfig", "ViTForImageClassification"),
+    "DINOv2": ("Dinov2Config", "Dinov2ForImageClassification"),
+    "DeiT": ("DeiTConfig", "DeiTForImageClassification"),
+    "BEiT": ("BeitConfig", "BeitForImageClassification"),
+    "distilled": ("DeiTConfig", "DeiTForImageClassificationWithTeacher"),
 }
 
 
-@pytest.mark.parametrize("labels", [True, False], ids=["id2label", "none"])
-@pytest.mark.parametrize("stated", [None, []], ids=["missing", "empty"])
-@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.slow
+@cases("labels", [True, False], ids=["id2label", "none"])
+@cases("stated", [None, []], ids=["missing", "empty"])
+@cases("kind", CLASSES)
 @torch.inference_mode()
-def test_the_tensors_show_a_classifier_that_no_config_names(kind, stated, labels, tmp_path):
-    config, network = CLASSES[kind]
+def test_the_tensors_show_a_classifier_that_no_config_names(
+    kind, stated, labels, tmp_path, transformers
+):
+    config, network = (getattr(transformers, name) for name in CLASSES[kind])
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     sizes |= {"intermediate_size": 64, "image_size": 32, "patch_size": 8, "num_labels": 6}
     sizes |= {"use_relative_position_bias": True} if kind == "BEiT" else {}
@@ -609,7 +621,7 @@ def test_the_tensors_show_a_classifier_that_no_config_names(kind, stated, labels
 
 
 @torch.inference_mode()
-def test_a_named_network_keeps_its_classes_beside_such_a_config(tmp_path):
+def test_a_named_network_keeps_its_classes_beside_such_a_config(tmp_path, transformers):
     """The tensors show six classes; the name states others, which is an error as before."""
     config = transformers.ViTConfig(
         hidden_size=192,
@@ -627,7 +639,7 @@ def test_a_named_network_keeps_its_classes_beside_such_a_config(tmp_path):
 
 
 @torch.inference_mode()
-def test_the_tensors_show_a_pooler_that_no_config_names(tmp_path):
+def test_the_tensors_show_a_pooler_that_no_config_names(tmp_path, transformers):
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     config = transformers.ViTConfig(**sizes, intermediate_size=64, image_size=32, patch_size=8)
     reference = fill(transformers.ViTModel(config))

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import ViTModel
 
 import vitzoo
 from helpers import SPEC, comes_back, fill, refuses, same, write
 from layouts import FORMATS, vision_transformer, vit_config
+from tables import cases
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import Format
 
@@ -21,6 +21,8 @@ reference = runpy.run_path(str(Path(__file__).parents[1] / "google_reference.py"
 
 
 def every_layout():
+    from transformers import ViTModel
+
     state = vitzoo.create(SPEC).state_dict()
     state["pos_embed"][:, 0] = 0
     for name, layout in FORMATS.items():
@@ -75,7 +77,8 @@ def test_the_registry_has_these_formats():
         assert stated == (None if name in ("timm", "torchvision", "port", "torch_encoder") else 3)
 
 
-@pytest.mark.parametrize(("one", "other"), list(itertools.permutations(FORMATS, 2)))
+@pytest.mark.slow
+@cases(("one", "other"), list(itertools.permutations(FORMATS, 2)))
 def test_from_each_layout_to_each(one, other):
     state = fill(vitzoo.create(SPEC)).state_dict()
     state["pos_embed"][:, 0] = 0
@@ -90,8 +93,8 @@ def test_from_each_layout_to_each(one, other):
 # Tensors that a layout has no place for.
 
 
-@pytest.mark.parametrize("name", ["transformers_vit", "torchvision", "google", "big_vision"])
-@pytest.mark.parametrize(
+@cases("name", ["transformers_vit", "torchvision", "google", "big_vision"])
+@cases(
     "stray",
     ["dist_token", "head_dist.weight", "blocks.0.ls1.gamma", "fc_norm.weight", "norm.gamma",
      "blocks.x.norm1.weight", "blocks.0.norm1", "head", "head.fc.weight", "pos_embed.weight"],
@@ -107,6 +110,7 @@ def test_tensors_without_a_place(name, stray):
 # Hostile shapes: canonical never crashes, what it cannot use stays under the file's own name.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in FORMATS if n != "timm"])
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (0, 3), (2, 0, 3), (1, 1, 1, 0), (2,) * 6])
 def test_odd_shapes(tmp_path, name, shape):
@@ -140,9 +144,8 @@ REFUSED["big_vision"] = {  # its table has no row of the class token to leave ou
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "shape"), [(name, shape) for name, shapes in REFUSED.items() for shape in shapes]
-)
+@pytest.mark.slow
+@cases(("name", "shape"), [(name, shape) for name, shapes in REFUSED.items() for shape in shapes])
 def test_inverse_of_odd_shapes(name, shape):
     layout = FORMATS[name].with_heads(2)
     state = vitzoo.create(SPEC).state_dict()

@@ -3,13 +3,13 @@
 import hashlib
 
 import pytest
-import timm
 import torch
 from torch import Tensor, nn
 
 import vitzoo
 from helpers import SPEC, close, fill, refuses, same, write
 from internals import port, torch_encoder
+from tables import cases
 from vitzoo.errors import CheckpointError, InvalidOption
 
 WEIGHTS = ("own", "scaled")
@@ -17,6 +17,8 @@ STATED = {"norm_first": True, "activation": "relu", "norm_eps": 1e-5}
 
 
 def in_timm(**changes):
+    import timm
+
     sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
     return timm.models.VisionTransformer(**(sizes | {"mlp_ratio": 2, "num_classes": 5} | changes))
 
@@ -128,8 +130,8 @@ def test_tokens_without_axes_of_length_one(tmp_path, images):
     close(model.eval()(images), network(images))
 
 
-@pytest.mark.parametrize("stated", [(), ("activation",), ("norm_eps", "norm_first"), tuple(STATED)])
-@pytest.mark.parametrize("by", ["call", "spec", "variant"])
+@cases("stated", [(), ("activation",), ("norm_eps", "norm_first"), tuple(STATED)])
+@cases("by", ["call", "spec", "variant"])
 def test_what_no_tensor_shows_must_be_stated(tmp_path, stated, by):
     path = write(tmp_path / "own.safetensors", Written().tensors())
     block = {key: STATED[key] for key in stated}

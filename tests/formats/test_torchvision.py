@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import torchvision
 
 import vitzoo
 from helpers import SPEC, close, fill, same, write
@@ -43,6 +42,8 @@ def test_older_torchvision_names(tmp_path, images):
 
 @torch.no_grad()
 def test_torchvision_at_another_size(tmp_path):
+    import torchvision
+
     network = fill(vision_transformer())
     path = write(tmp_path / "vit.safetensors", network.state_dict())
     larger = vision_transformer(image_size=48).eval()

@@ -3,7 +3,6 @@
 import pytest
 import safetensors.torch
 import torch
-from transformers import ViTForImageClassification, ViTModel
 
 import vitzoo
 from helpers import SPEC, close, fill, refuses, same, write
@@ -17,8 +16,8 @@ WEIGHTS = ("own", "scaled")
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("written", ["by save_pretrained", "as a state dict"])
 @torch.no_grad()
-def test_transformers_there_and_back(tmp_path, images, weights, written):
-    network = fill(ViTForImageClassification(vit_config()), weights)
+def test_transformers_there_and_back(tmp_path, images, weights, written, transformers):
+    network = fill(transformers.ViTForImageClassification(vit_config()), weights)
     network.save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"
     saved = safetensors.torch.load_file(path)
@@ -34,8 +33,8 @@ def test_transformers_there_and_back(tmp_path, images, weights, written):
 
 
 @torch.no_grad()
-def test_transformers_backbone_there_and_back(tmp_path, images):
-    network = fill(ViTModel(vit_config(), add_pooling_layer=True))
+def test_transformers_backbone_there_and_back(tmp_path, images, transformers):
+    network = fill(transformers.ViTModel(vit_config(), add_pooling_layer=True))
     network.save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"
     model = vitzoo.create(SPEC | {"head": "tanh", "num_classes": 0}, weights=path).eval()
@@ -44,12 +43,12 @@ def test_transformers_backbone_there_and_back(tmp_path, images):
     network.load_state_dict(transformers_vit.from_model(model.state_dict()), strict=False)
 
 
-def test_transformers_reads_what_is_written(tmp_path, images):
+def test_transformers_reads_what_is_written(tmp_path, images, transformers):
     """The library itself loads the inverse and computes our numbers."""
     model = fill(vitzoo.create(SPEC, block={"norm_eps": 1e-12}))
     write(tmp_path / "model.safetensors", transformers_vit.from_model(model.state_dict()))
     vit_config().save_pretrained(tmp_path)
-    network = ViTForImageClassification.from_pretrained(tmp_path).eval()
+    network = transformers.ViTForImageClassification.from_pretrained(tmp_path).eval()
     with torch.no_grad():
         close(model(images), network(images).logits)
 
@@ -58,8 +57,8 @@ def test_transformers_reads_what_is_written(tmp_path, images):
 
 
 @torch.no_grad()
-def test_transformers_at_another_size(tmp_path):
-    network = fill(ViTForImageClassification(vit_config()))
+def test_transformers_at_another_size(tmp_path, transformers):
+    network = fill(transformers.ViTForImageClassification(vit_config()))
     path = write(tmp_path / "vit.safetensors", network.state_dict())
     images = torch.randn(2, 3, 48, 64)
     model = vitzoo.create(SPEC, weights=path, image_size=(48, 64)).eval()

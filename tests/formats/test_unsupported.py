@@ -1,7 +1,6 @@
 """Tables of what the network of a library computes."""
 
-import pytest
-
+from tables import cases
 from vitzoo import BlockSpec, PartSpec, Spec
 from vitzoo.formats import attention_like_blocks, free, unsupported
 
@@ -35,7 +34,7 @@ def test_the_paper_is_the_default():
     assert unsupported.beyond({}, spec_of(settings)) == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("changes", "phrases"),
     [
         ({}, []),

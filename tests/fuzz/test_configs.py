@@ -16,10 +16,8 @@ from functools import cache
 from typing import Any
 
 import pytest
-import timm
 import torch
 from hypothesis import HealthCheck, given, seed, settings, strategies as st
-from timm.models import save_for_hf
 
 import vitzoo
 from vitzoo.errors import VitzooError
@@ -108,6 +106,8 @@ ARGUMENTS: dict[str, Any] = {
 @cache
 def patch_size(name):
     """Return the patch size of an architecture in px."""
+    import timm
+
     return timm.create_model(name, depth=1, num_classes=0).patch_embed.patch_size[0]
 
 
@@ -123,7 +123,9 @@ def arguments(draw):
     return name, {"depth": 2, "embed_dim": 48, "num_heads": 2, **size, **found}
 
 
-def test_networks_of_timm(tmp_path_factory):
+def test_networks_of_timm(tmp_path_factory, timm):
+    from timm.models import save_for_hf
+
     counts = Counter()
 
     @seed(SEED)
@@ -171,8 +173,10 @@ VALUES = st.recursive(
 )
 
 
-def test_hostile_configs(tmp_path):
+def test_hostile_configs(tmp_path, timm):
     """Any value of a known key: the outputs of the right config, or an error."""
+    from timm.models import save_for_hf
+
     torch.manual_seed(1)
     options = {"depth": 1, "embed_dim": 48, "num_heads": 2, "img_size": 32, "num_classes": 5}
     network = noisy(timm.create_model("vit_tiny_patch16_224", **options), 1)

@@ -14,12 +14,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
-import timm
 import torch
-import transformers
 from PIL import Image
 from safetensors.torch import save_file
-from timm.models import save_for_hf
 
 import vitzoo
 from damage import changed, damaged_json, damaged_tensors
@@ -182,12 +179,17 @@ def test_manifests_of_embed(tmp_path, base, photos):
 
 
 def folder_of_timm(folder):
+    import timm
+    from timm.models import save_for_hf
+
     options = {"depth": 1, "embed_dim": 48, "num_heads": 2, "img_size": 32, "num_classes": 5}
     model = timm.create_model("vit_tiny_patch16_224", **options)
     save_for_hf(model, folder, safe_serialization=True)
 
 
 def folder_of_transformers(folder):
+    import transformers
+
     sizes = {"num_hidden_layers": 1, "hidden_size": 48, "num_attention_heads": 2}
     config = transformers.ViTConfig(image_size=32, patch_size=16, intermediate_size=96, **sizes)
     transformers.ViTForImageClassification(config).save_pretrained(folder)

@@ -19,7 +19,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import scipy.ndimage
 import torch
 from torch import Tensor, nn
 
@@ -284,6 +283,8 @@ def _google(
     layout: str, shapes: dict[str, tuple[int, ...]]
 ) -> tuple[str, dict[str, Tensor], Answer]:
     """Return a reference that Google's formulas give, positions moved with SciPy's zoom."""
+    import scipy.ndimage
+
     arrays = drawn["tensors"](shapes)
     key = google["LAYOUTS"][layout]["positions"]
 

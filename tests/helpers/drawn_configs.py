@@ -9,7 +9,6 @@ from functools import cache
 from typing import Any
 
 import torch
-import transformers as tf
 from torch import Tensor, nn
 
 from encoder_types import SIZES, TYPES, Outputs, Type
@@ -22,6 +21,8 @@ OFTEN = {"hidden_act": 0.5, "layer_norm_eps": 0.5, "rms_norm_eps": 0.5}  # no te
 @cache
 def library(name: str) -> Any:
     """Return a class of transformers, also one that its package does not export."""
+    import transformers as tf
+
     found = getattr(tf, name, None)
     if found is not None:
         return found

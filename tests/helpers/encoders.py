@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 import vitzoo
 
-WEIGHTS = ("own", "drawn", "small")  # small: activations of which epsilon is a part
+WEIGHTS = ("drawn", "own", "small")  # small: activations of which epsilon is a part
+FIRST, *OTHERS = WEIGHTS
 TOLERANCE = 1e-6  # of the largest element
 SMALLER = 2e-3
 Outputs = Callable[[nn.Module, Tensor], Any]
@@ -120,7 +121,9 @@ def numbers(encoders: Mapping[str, Encoder], *, stated: bool = False) -> Callabl
     With `stated`, the load report must have no assumed value: the configs state them all.
     """
 
-    @pytest.mark.parametrize("weights", WEIGHTS)
+    @pytest.mark.parametrize(
+        "weights", [FIRST, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+    )
     @pytest.mark.parametrize("name", encoders)
     def test(name: str, weights: str, tmp_path: Path) -> None:
         report = compare(encoders[name], weights, tmp_path).load_report

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
+import importlib.util
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from vitzoo.errors import CheckpointError
@@ -52,6 +57,36 @@ def late(*, depth, rate):
     return [0.0] * (depth - 1) + [rate]
 """
 TABLES = ("_token", "pos_embed", "pos_embedding", "position_embeddings", "embeddings")
+
+
+class Library:
+    """A library, or a module of it, that is imported when a name of it is first read.
+
+    A table of a test module reads the names in functions that tests call: the import takes seconds,
+    and pytest reads every module to collect its tests.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # pytest asks every object of a test module for such names
+            raise AttributeError(name)
+        return getattr(importlib.import_module(self._name), name)
+
+
+@functools.cache
+def photographs() -> tuple[Image.Image, Image.Image]:
+    """Return the photographs of scikit-learn, china.jpg and flower.jpg: 640x427 px.
+
+    They are `load_sample_images().images`, as a test asserts; sklearn is not imported.
+    """
+    package = importlib.util.find_spec("sklearn")
+    assert package, "scikit-learn is not installed"
+    assert package.origin
+    folder = Path(package.origin).parent / "datasets" / "images"
+    china, flower = (np.asarray(Image.open(folder / f"{n}.jpg")) for n in ("china", "flower"))
+    return Image.fromarray(china), Image.fromarray(flower)
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:

@@ -1,8 +1,5 @@
 """The layouts of the core, small networks of other libraries: `from layouts import FORMATS`."""
 
-import torchvision
-from transformers import ViTConfig
-
 from vitzoo.formats import transformers_vit
 from vitzoo.formats.google import big_vision, google, vit_jax
 from vitzoo.formats.ports import port, torch_encoder
@@ -22,12 +19,16 @@ FORMATS = {
 
 
 def vit_config(**changes):
+    from transformers import ViTConfig
+
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     sizes |= {"intermediate_size": 64, "image_size": 32, "patch_size": 8, "num_labels": 5}
     return ViTConfig(**(sizes | changes))
 
 
 def vision_transformer(**changes):
+    import torchvision
+
     sizes = {"image_size": 32, "patch_size": 8, "num_layers": 2, "num_heads": 2}
     sizes |= {"hidden_dim": 32, "mlp_dim": 64, "num_classes": 5}
     return torchvision.models.VisionTransformer(**(sizes | changes))

@@ -3,7 +3,6 @@
 import logging
 
 import torch
-from transformers import ViTConfig
 
 import vitzoo
 
@@ -51,6 +50,8 @@ def classify(model, *names):
 
 
 def config(**changes):
+    from transformers import ViTConfig
+
     return ViTConfig(
         **{
             "hidden_size": 32,

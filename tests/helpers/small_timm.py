@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import timm
 import torch
 
 import vitzoo
@@ -13,6 +12,8 @@ from helpers import write
 
 def make_small(parity: Any, name: str, weights: str, size: tuple[int, int]) -> tuple[Any, Any]:
     """Return (our spec, timm's network with two narrow blocks) of a variant."""
+    import timm
+
     variant = vitzoo.describe(name)
     numbers = {"depth": 2, "embed_dim": 128, "num_heads": 2}
     theirs, classes = dict(variant.known_as)["timm"], variant.spec.num_classes

@@ -1,11 +1,15 @@
 """The helpers that decide whether other tests pass can fail themselves."""
 
+import sys
+
+import numpy as np
 import pytest
 import torch
 
 import draws
-from helpers import SPEC, refuses, says
+from helpers import SPEC, Library, photographs, refuses, says
 from limited import run_limited
+from tables import cases
 
 TEXT = "net.toml: depth must be a number from 1, got -2; drop num_classes=7 from blocks.1.attn"
 
@@ -14,9 +18,7 @@ def test_the_spec_is_that_of_the_fixture(small):
     assert small == SPEC
 
 
-@pytest.mark.parametrize(
-    "part", ["net.toml", "depth", "1", -2, "-2;", "num_classes=", "num_classes=7", "blocks.1."]
-)
+@cases("part", ["net.toml", "depth", "1", -2, "-2;", "num_classes=", "num_classes=7", "blocks.1."])
 def test_a_part_that_is_said(part):
     says(TEXT, part)
     says(TEXT, "depth", part)
@@ -35,6 +37,22 @@ def test_a_part_that_is_not_said(part):
 def test_a_check_without_parts_is_no_check():
     with pytest.raises(AssertionError):
         says(TEXT)
+
+
+def test_the_photographs_are_those_of_scikit_learn():
+    from sklearn.datasets import load_sample_images
+
+    for photo, expected in zip(photographs(), load_sample_images().images, strict=True):
+        assert np.array_equal(np.asarray(photo), expected)
+
+
+def test_a_library_is_imported_when_a_name_is_read(monkeypatch):
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    library = Library("colorsys")
+    assert not hasattr(library, "__wrapped__")
+    assert "colorsys" not in sys.modules
+    assert library.rgb_to_hsv(1, 0, 0) == (0, 1, 1)
+    assert "colorsys" in sys.modules
 
 
 def test_numbers_from_the_pool_have_the_distribution_and_never_repeat():

@@ -153,6 +153,7 @@ def collect(tmp_path):
     return collect
 
 
+@pytest.mark.slow
 def test_what_a_test_reaches_decides_where_it_runs(collect):
     names, report = collect("win32")
     assert names == ["test_anywhere", "test_parameter[folder]"]
@@ -166,6 +167,7 @@ def test_what_a_test_reaches_decides_where_it_runs(collect):
     assert "3 tests were left out" in report
 
 
+@pytest.mark.slow
 def test_on_linux_every_test_runs(collect):
     names, report = collect("linux")
     assert len(names) == 14
@@ -173,12 +175,14 @@ def test_on_linux_every_test_runs(collect):
     assert "left out" not in report
 
 
+@pytest.mark.slow
 def test_several_processes_report_the_same_numbers(collect):
     report = collect("win32", "-n", "2")[1]
     assert "11 tests were left out" in report
     assert "2 passed" in report
 
 
+@pytest.mark.slow
 def test_a_feature_that_does_not_exist_is_named(collect):
     text = 'import pytest\n@pytest.mark.needs("wings")\ndef test_it():\n    pass\n'
     assert "needs {'wings'}, expected ['fork'," in collect("win32", text=text)[1]

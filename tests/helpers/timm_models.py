@@ -19,7 +19,6 @@ from __future__ import annotations
 import os
 
 import pytest
-import timm
 
 import vitzoo
 
@@ -55,6 +54,8 @@ TESTS = {
 
 def pytest_configure() -> None:
     """Let the file see vitzoo's names when it is imported."""
+    import timm
+
     os.environ.pop("GITHUB_ACTIONS", None)  # there, the file has fewer tests
     vitzoo.register_in_timm()
     timm.list_models = lambda *_, pretrained=False, **__: PRETRAINED if pretrained else NETWORKS
@@ -62,6 +63,8 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(config, items) -> None:
     """Keep the tests above; each of them must be there."""
+    import timm
+
     chosen = [item for item in items if item.originalname in TESTS]
     config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
     items[:] = chosen

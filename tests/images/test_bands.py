@@ -10,6 +10,7 @@ from PIL import Image
 
 import vitzoo
 from helpers import refuses
+from tables import cases
 from vitzoo.errors import ImageError, InvalidOption
 from vitzoo.images.transform import Transform
 from vitzoo.schema.preprocessing import Preprocessing
@@ -50,8 +51,8 @@ def expected(values, scale):
     return torch.from_numpy(values.astype(np.float32) / np.float32(scale)).permute(2, 0, 1)
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float16, np.float32, np.float64])
-@pytest.mark.parametrize("bands", [1, 2, 4, 13])
+@cases("dtype", [np.uint8, np.uint16, np.float16, np.float32, np.float64])
+@cases("bands", [1, 2, 4, 13])
 def test_the_values_of_an_array(dtype, bands):
     most = 200 if dtype == np.uint8 else 10_000
     values = scene(bands, most, dtype)
@@ -113,7 +114,7 @@ def test_arrays_without_bands_and_scale():
         assert torch.equal(transform(3)(colours), transform(3)(eight))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "image", "parts"),
     [
         ({"bands": (3, 2, 1)}, np.zeros((4, 4, 3), np.uint8), ["3 bands", "4", "bands="]),
@@ -161,7 +162,7 @@ def png_of_16_bits(values):
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "parts"),
     [
         ({"bands": (0, 1)}, ["bands", "3 channels", "(0, 1)"]),

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageCms, ImageSequence, PngImagePlugin
-from sklearn.datasets import load_sample_images
 
 import vitzoo
-from helpers import message, refuses, says
+from helpers import message, photographs, refuses, says
 from limited import run_limited
+from tables import cases
 from vitzoo.errors import ImageError, InvalidOption
 from vitzoo.files.access import CHUNK, read_limited
 from vitzoo.images import decode
@@ -36,7 +36,7 @@ from vitzoo.images.decode import (
 )
 from vitzoo.images.find import find_images
 
-PHOTO = Image.fromarray(load_sample_images().images[0]).resize((64, 43))
+PHOTO = photographs()[0].resize((64, 43))
 RGB = np.asarray(PHOTO).astype(int)
 RAMP = np.linspace(0, 65535, 60 * 40).astype(np.uint16).reshape(40, 60)
 AS_8_BIT = np.rint(RAMP / 257).astype(int)
@@ -264,7 +264,7 @@ def test_a_file_that_is_no_image(tmp_path, name, content, parts):
         open_image(tmp_path / name)
 
 
-@pytest.mark.parametrize("ending", ["png", "jpg", "tif", "bmp", "gif", "webp", "ppm", "jp2"])
+@cases("ending", ["png", "jpg", "tif", "bmp", "gif", "webp", "ppm", "jp2"])
 def test_a_truncated_image(tmp_path, ending):
     path = tmp_path / f"photo.{ending}"
     PHOTO.save(path)
@@ -281,7 +281,7 @@ def test_a_truncated_image_is_called_so(tmp_path, ending):
     with refuses(ImageError, tmp_path / f"photo.{ending}", "truncated"):
         open_image(tmp_path / f"photo.{ending}")
     opened = Image.open(io.BytesIO(data[: len(data) // 2]))
-    with refuses(ImageError, "the image", "truncated"):
+    with refuses(ImageError, "truncated"):
         read_image(opened, "RGB")
 
 
@@ -298,9 +298,9 @@ def test_no_pixels():
 
 
 def test_a_missing_file_and_a_folder(tmp_path):
-    with refuses(ImageError, "there is no file", tmp_path / "none.png"):
+    with refuses(ImageError, tmp_path / "none.png"):
         open_image(tmp_path / "none.png")
-    with refuses(ImageError, tmp_path, "folder", "image file"):
+    with refuses(ImageError, tmp_path, "folder"):
         open_image(tmp_path)
     with refuses(ImageError, r"a\x00b", "null byte"):
         open_image("a\0b")
@@ -317,7 +317,7 @@ def test_a_pipe_or_device_does_not_hang(tmp_path, kind):
     caught = []
 
     def read():
-        with refuses(ImageError, path, kind.rpartition(" ")[2], "image file"):
+        with refuses(ImageError, path, kind.rpartition(" ")[2]):
             open_image(path)
         caught.append(True)
 
@@ -399,7 +399,7 @@ def bomb(kind, side=12_000):
 
 
 @pytest.mark.filterwarnings("ignore")  # as users have it: Pillow only warns of some
-@pytest.mark.parametrize("kind", ["png", "jpg", "gif", "frame.gif", "bmp", "ppm", "tif", "webp"])
+@cases("kind", ["png", "jpg", "gif", "frame.gif", "bmp", "ppm", "tif", "webp"])
 def test_a_decompression_bomb_costs_no_memory(tmp_path, kind):
     import resource
 
@@ -422,7 +422,7 @@ def test_a_user_may_trust_larger_images(tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")  # Pillow warns of odd metadata
-@pytest.mark.parametrize("ending", ["png", "jpg", "gif", "bmp", "tif", "webp", "ppm", "jp2"])
+@cases("ending", ["png", "jpg", "gif", "bmp", "tif", "webp", "ppm", "jp2"])
 def test_damaged_bytes_give_an_image_or_an_image_error(tmp_path, ending):
     PHOTO.resize((16, 16)).save(tmp_path / f"a.{ending}")
     data = (tmp_path / f"a.{ending}").read_bytes()
@@ -463,8 +463,8 @@ def test_comments_of_a_ppm_have_a_limit(kind):
             decode_bytes(plain(kind, comment))
 
 
-@pytest.mark.parametrize("gap", [b" ", b"\n", b"#\n", b" #c\r"], ids=ascii)
-@pytest.mark.parametrize("before", [b"P6", b"P6 2", b"P6 2 1", b"P2 2 1", b"P4 2"], ids=ascii)
+@cases("gap", [b" ", b"\n", b"#\n", b" #c\r"], ids=ascii)
+@cases("before", [b"P6", b"P6 2", b"P6 2 1", b"P2 2 1", b"P4 2"], ids=ascii)
 def test_spaces_and_comments_anywhere_in_the_header_of_a_ppm_count(before, gap):
     rest = b" 2 1 255 ".split()[len(before.split()) - 1 :]
     data = before + b" " + gap * (2**16 // len(gap) + 70) + b" ".join(rest) + b" " + bytes(9)
@@ -485,7 +485,7 @@ def test_a_side_has_a_limit(tmp_path, ending):
         Image.new("1", size).save(path)
         with refuses(ImageError, path, f"{size[0]}x{size[1]}", 65535, "shrink it"):
             read_image(path, "L")
-        with Image.open(path) as image, refuses(ImageError, "the image", 65535):
+        with Image.open(path) as image, refuses(ImageError, 65535):
             read_image(image, "L")
     Image.new("1", (2**16 - 1, 1)).save(path)
     assert read_image(path, "L").size == (2**16 - 1, 1)
@@ -523,6 +523,7 @@ def test_a_tile_that_is_larger_than_its_image_counts():
         decode_bytes(tiff(tile, data))
 
 
+@pytest.mark.slow
 def test_tiles_and_strips_have_a_limit():
     count = decode.MAX_PIECES + 1
     data = struct.pack("<I", 8) * count + struct.pack("<I", 1) * count
@@ -570,7 +571,7 @@ def test_a_jpeg_of_many_scans_is_refused(tmp_path, monkeypatch):
 
 def test_scans_of_an_open_image_and_of_another_frame_count(tmp_path):
     (tmp_path / "a.jpg").write_bytes(with_scans(101))
-    with Image.open(tmp_path / "a.jpg") as image, refuses(ImageError, "the image", "100 scans"):
+    with Image.open(tmp_path / "a.jpg") as image, refuses(ImageError, "100 scans"):
         read_image(image, "RGB")
     other = Image.open(io.BytesIO(with_scans(10)))
     PHOTO.save(tmp_path / "b.jpg", "MPO", save_all=True, append_images=[other])
@@ -580,7 +581,7 @@ def test_scans_of_an_open_image_and_of_another_frame_count(tmp_path):
     with Image.open(tmp_path / "b.jpg") as image:
         assert pixels(image).shape == RGB.shape
         image.seek(1)
-        with refuses(ImageError, "the image", "more than 100 scans"):
+        with refuses(ImageError, "more than 100 scans"):
             read_image(image, "RGB")
 
 
@@ -742,7 +743,7 @@ def test_a_name_that_cannot_be_printed(tmp_path):
     with open(name, "wb") as file:  # noqa: PTH123  # bytes are no path
         file.write(b"no image")
     said = message(ImageError, open_image, os.fsdecode(name))
-    says(said, r"/\xff\x1b[31m\n.png", "not an image")
+    says(said, r"/\xff\x1b[31m\n.png")
     assert said.isprintable()
     said.encode()
 
@@ -777,10 +778,11 @@ def test_a_folder_without_images_and_a_missing_one(tmp_path):
     (tmp_path / "cat" / "a.png").touch()
     with refuses(ImageError, f"folder {tmp_path}", "no images", ".png, .jpg", "its subfolders"):
         find_images([tmp_path])
-    with refuses(ImageError, "no file", tmp_path / "none.png"):
+    with refuses(ImageError, tmp_path / "none.png"):
         find_images([tmp_path / "none.png"])
 
 
+@pytest.mark.slow
 def test_a_transform_works_in_spawned_workers(tmp_path):
     """A DataLoader pickles the transform; its errors arrive unchanged."""
     PHOTO.save(tmp_path / "a.png")

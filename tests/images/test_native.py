@@ -6,20 +6,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from sklearn.datasets import load_sample_images
-from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2ImageProcessorPil
-from transformers.models.siglip2.image_processing_siglip2 import (
-    Siglip2ImageProcessor,
-    get_image_size_for_max_num_patches as size_in_transformers,
-)
 
 import vitzoo
-from helpers import refuses
+from helpers import photographs, refuses
 from internals import native_size
+from tables import cases
 from vitzoo import Preprocessing
 from vitzoo.errors import ImageError, InvalidOption
 
-CHINA, FLOWER = (Image.fromarray(array) for array in load_sample_images().images)  # 640x427 px
+CHINA, FLOWER = photographs()
 IMAGES = {
     "wide": CHINA,
     "upright": FLOWER.transpose(Image.Transpose.ROTATE_90),
@@ -34,6 +29,10 @@ def ours(height, width, patch, most):
 
 
 def test_sizes_are_those_of_transformers():
+    from transformers.models.siglip2.image_processing_siglip2 import (
+        get_image_size_for_max_num_patches as size_in_transformers,
+    )
+
     random = np.random.default_rng(0)
     for _ in range(4000):
         patch, most = int(random.choice([4, 8, 14, 16, 32])), int(random.integers(1, 1200))
@@ -50,6 +49,10 @@ def test_sizes_are_those_of_transformers():
 
 @pytest.mark.parametrize("most", [1, 2, 255, 256, 1024])
 def test_sizes_at_the_limits_are_those_of_transformers(most):
+    from transformers.models.siglip2.image_processing_siglip2 import (
+        get_image_size_for_max_num_patches as size_in_transformers,
+    )
+
     for height, width in [(1, 1), (1, most), (most, 1), (16, 16), (4096, 4096), (640, 640 * most)]:
         found = ours(height, width, 16, most)
         assert found == size_in_transformers(height, width, 16, most)
@@ -74,10 +77,13 @@ def test_a_ratio_that_no_grid_has():
         ours(2, 515, 16, 256)
 
 
-@pytest.mark.parametrize("name", IMAGES)
-@pytest.mark.parametrize(("patch", "most"), [(16, 256), (14, 100)])
+@cases("name", IMAGES)
+@cases(("patch", "most"), [(16, 256), (14, 100)])
 def test_pixels_are_those_of_transformers(small, name, patch, most):
     """Pillow's processor differs by rounding, that of tensors by one of 255 levels."""
+    from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2ImageProcessorPil
+    from transformers.models.siglip2.image_processing_siglip2 import Siglip2ImageProcessor
+
     model = vitzoo.create(small | {"patch_size": patch, "image_size": 2 * patch})
     model.preprocessing = HALF
     found = vitzoo.transform(model, native_size=most)(IMAGES[name])

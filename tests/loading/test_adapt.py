@@ -3,8 +3,6 @@
 import pytest
 import safetensors.torch
 import torch
-from timm.layers import resample_abs_pos_embed
-from timm.models import adapt_input_conv
 from torch.nn import functional as F
 
 import vitzoo
@@ -71,6 +69,8 @@ def test_weights_under_another_head(augreg, images):
 
 @pytest.mark.parametrize("chans", [1, 2, 4, 6, 7])
 def test_in_chans(augreg, chans):
+    from timm.models import adapt_input_conv
+
     name, models = augreg
     model = pretrained(name, in_chans=chans)
     expected = adapt_input_conv(chans, models["in1k"].patch_embed.proj.weight.detach())
@@ -99,6 +99,8 @@ def test_in_chans_in_a_spec(augreg):
 
 @pytest.mark.parametrize("size", [64, 16, (32, 64), (24, 40), (64, 32), (16, 16)], ids=str)
 def test_image_size(augreg, size):
+    from timm.layers import resample_abs_pos_embed
+
     name, models = augreg
     model = pretrained(name, image_size=size)
     height, width = (size, size) if isinstance(size, int) else size
@@ -154,7 +156,7 @@ def test_an_adaptation_nobody_asked_for_is_an_error(augreg, tmp_path):
     ):
         path = tmp_path / "other.safetensors"
         safetensors.torch.save_file(fill(vitzoo.create(SPEC | {key: value})).state_dict(), path)
-        with refuses(CheckpointError, path, "another shape", tensor):
+        with refuses(CheckpointError, path, tensor):
             vitzoo.create(augreg[0], weights=path)
 
 

@@ -5,15 +5,13 @@ Each network is a small one of timm, torchvision or transformers, and gives the 
 
 import numpy as np
 import pytest
-import timm
 import torch
-import torchvision
-import transformers
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 import vitzoo
 from helpers import SPEC, close, fill, message, randn, refuses, says, write
+from tables import cases
 from vitzoo.errors import CheckpointError, InvalidOption
 
 K = SPEC["num_classes"]
@@ -34,15 +32,21 @@ HF = {
 
 
 def of_timm(num_classes=K, **options):
+    import timm
+
     return timm.models.VisionTransformer(**SIZES, num_classes=num_classes, **options)
 
 
 def of_torchvision():
+    import torchvision
+
     sizes = {"image_size": 32, "patch_size": 8, "num_layers": 2, "num_heads": 2, "hidden_dim": 32}
     return torchvision.models.VisionTransformer(**sizes, mlp_dim=64, num_classes=K)
 
 
 def of_transformers(**options):
+    import transformers
+
     return transformers.ViTModel(transformers.ViTConfig(**HF), **options)
 
 
@@ -74,6 +78,8 @@ def with_heads(heads):
 
 
 def with_classifier(classifier):
+    import transformers
+
     network = transformers.ViTForImageClassification(transformers.ViTConfig(**HF))
     network.classifier = classifier
     return Around(lambda m, x: m.model(x).logits, model=network)
@@ -159,8 +165,9 @@ def file_of(network, path, prefix=""):
     return write(path / "net.safetensors", state)
 
 
-@pytest.mark.parametrize("prefix", ["", "module.", "lit.model.", "0.", "model.1.net.", "my net/"])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.slow
+@cases("prefix", ["", "module.", "lit.model.", "0.", "model.1.net.", "my net/"])
+@cases("name", NETWORKS)
 @torch.inference_mode()
 def test_the_outputs_are_those_of_the_network(name, prefix, tmp_path):
     network = fill(NETWORKS[name]())
@@ -323,7 +330,7 @@ def test_a_prefix_without_a_network(tmp_path):
             vitzoo.create(SPEC, weights=path, prefix=prefix)
     with refuses(InvalidOption, "prefix", "text", "7"):
         vitzoo.create(SPEC, weights=path, prefix=7)
-    with refuses(InvalidOption, "prefix is 'a.'", "no weights", "weights=FILE"):
+    with refuses(InvalidOption, "prefix is 'a.'", "weights=FILE"):
         vitzoo.create(SPEC, prefix="a.")
 
 
@@ -370,10 +377,11 @@ def test_student_and_teacher_of_dino(tmp_path):
         close(vitzoo.create(features, weights=path, prefix=prefix).eval()(IMAGES), student(IMAGES))
 
 
-@pytest.mark.parametrize("chunks", [1, 2, 4])
-@pytest.mark.parametrize("prefix", ["", "teacher.backbone.", "backbone."])
+@pytest.mark.slow
+@cases("chunks", [1, 2, 4])
+@cases("prefix", ["", "teacher.backbone.", "backbone."])
 @torch.inference_mode()
-def test_chunks_of_blocks_of_dinov2(chunks, prefix, tmp_path):
+def test_chunks_of_blocks_of_dinov2(chunks, prefix, tmp_path, timm):
     """The numbers are those of the whole network, as in Meta's code, or begin anew."""
     spec = SPEC | {"depth": 4, "block": {"layer_scale": 1e-5}, "num_classes": 0}
     network = timm.models.VisionTransformer(**SIZES | {"depth": 4}, num_classes=0, init_values=1e-5)
@@ -468,7 +476,7 @@ def test_another_layer_in_a_network_with_a_classifier_is_unexpected(name, tmp_pa
 
 def test_a_trunk_alone_has_no_classifier(tmp_path):
     path = file_of(of_timm(0), tmp_path, "backbone.")
-    with refuses(CheckpointError, "no classifier", "num_classes=0"):
+    with refuses(CheckpointError, "num_classes=0"):
         vitzoo.create(SPEC, weights=path)
 
 
@@ -476,7 +484,7 @@ def test_a_trunk_alone_has_no_classifier(tmp_path):
 
 
 @pytest.mark.parametrize("prefix", ["", "module.", "model.net.", "timm_model."])
-def test_a_network_of_another_builder_is_behind_any_prefix(prefix, tmp_path):
+def test_a_network_of_another_builder_is_behind_any_prefix(prefix, tmp_path, timm):
     network = timm.create_model("levit_128s").eval()
     state = network.state_dict() | {"total_ops": torch.ones(1)}
     path = write(tmp_path / "net.safetensors", prefixed(prefix, state))
@@ -502,7 +510,7 @@ def test_lora_loads_the_same_network_again(tmp_path):
 
 
 @torch.inference_mode()
-def test_a_folder_with_several_networks(tmp_path):
+def test_a_folder_with_several_networks(tmp_path, transformers):
     average = transformers.ViTForImageClassification(transformers.ViTConfig(**HF))
     fill(average).save_pretrained(tmp_path)
     state = average.state_dict()

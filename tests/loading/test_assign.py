@@ -12,6 +12,7 @@ from torch.nn.utils.parametrize import register_parametrization
 import vitzoo
 from create_helpers import operations
 from helpers import SPEC, says
+from tables import cases
 from vitzoo.loading.assign import Slots
 from vitzoo.parts.init import WithoutData
 
@@ -204,15 +205,15 @@ def property_of(name):
     return lambda tensor: getattr(tensor, name)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("network", NETWORKS)
+@cases("seed", [0, 1])
+@cases("network", NETWORKS)
 def test_networks(network, seed):
     check_against_torch(lambda: vitzoo.create(SPEC | NETWORKS[network], device="meta"), seed)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("place", ["meta", "cpu"])
-@pytest.mark.parametrize("module", MODULES)
+@cases("seed", [0, 1])
+@cases("place", ["meta", "cpu"])
+@cases("module", MODULES)
 def test_modules(module, place, seed):
     def make():
         with WithoutData() if place == "meta" else torch.device(place):

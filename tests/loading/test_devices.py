@@ -28,6 +28,7 @@ CALLS = {
 DYNAMIC = {"learned", "learned_2d", "rope", "sincos_2d"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["default", "context"])
 def test_the_device_that_is_asked_for(way, tmp_path):
     """Also with torch's default device on meta: all tensors have data, the same as usual."""
@@ -133,6 +134,7 @@ class NoFloat64(TorchDispatchMode):
     count = 0
 
 
+@pytest.mark.slow
 def test_nothing_is_float64_on_a_device():
     """Networks of every kind of position: moved, at other sizes, trained and evaluated."""
 

@@ -2,10 +2,8 @@
 
 import pytest
 import safetensors.torch
-import timm
 import torch
 from torch import nn
-from transformers import ViTForImageClassification, ViTModel
 
 import vitzoo
 from create_helpers import logits
@@ -15,8 +13,8 @@ from vitzoo.errors import CheckpointError
 
 
 @pytest.mark.parametrize("with_config", [True, False])
-def test_transformers_classifier(saved, images, with_config):
-    reference = fill(ViTForImageClassification(config()))
+def test_transformers_classifier(saved, images, with_config, transformers):
+    reference = fill(transformers.ViTForImageClassification(config()))
     model = vitzoo.create(SPEC, weights=saved(reference, with_config=with_config)).eval()
     with torch.no_grad():
         out = reference(images, output_hidden_states=True)
@@ -29,8 +27,8 @@ def test_transformers_classifier(saved, images, with_config):
 
 
 @pytest.mark.parametrize("with_config", [True, False])
-def test_transformers_backbone(saved, images, with_config):
-    reference = fill(ViTModel(config(), add_pooling_layer=True))
+def test_transformers_backbone(saved, images, with_config, transformers):
+    reference = fill(transformers.ViTModel(config(), add_pooling_layer=True))
     path = saved(reference, with_config=with_config)
     model = vitzoo.create(SPEC | {"head": "tanh", "num_classes": 0}, weights=path).eval()
     with torch.no_grad():
@@ -40,8 +38,8 @@ def test_transformers_backbone(saved, images, with_config):
     assert bool(model.load_report.assumed) != with_config
 
 
-def test_transformers_backbone_without_its_pooler(saved, images):
-    reference = fill(ViTModel(config(), add_pooling_layer=True))
+def test_transformers_backbone_without_its_pooler(saved, images, transformers):
+    reference = fill(transformers.ViTModel(config(), add_pooling_layer=True))
     path = saved(reference)
     with refuses(CheckpointError, "2 missing: head.", "2 unexpected: head.pre_logits."):
         vitzoo.create(SPEC, weights=path)
@@ -51,9 +49,9 @@ def test_transformers_backbone_without_its_pooler(saved, images):
     assert set(model.load_report.dropped) == set(PRE_LOGITS)
 
 
-def test_transformers_file_of_a_registered_variant_at_another_size(zoo, saved):
+def test_transformers_file_of_a_registered_variant_at_another_size(zoo, saved, transformers):
     """Renaming, stacking of q, k and v, and transformers' interpolation of positions together."""
-    reference = fill(ViTForImageClassification(config()))
+    reference = fill(transformers.ViTForImageClassification(config()))
     name = zoo({})
     model = vitzoo.create(name, weights=saved(reference), image_size=64, num_classes=7)
     embeddings = reference.vit.embeddings
@@ -64,9 +62,9 @@ def test_transformers_file_of_a_registered_variant_at_another_size(zoo, saved):
     assert set(model.load_report.dropped) == set(CLASSIFIER)
 
 
-def test_the_suite_sees_swapped_queries_and_keys(saved, images):
+def test_the_suite_sees_swapped_queries_and_keys(saved, images, transformers):
     """The comparison above can fail."""
-    reference = fill(ViTForImageClassification(config()))
+    reference = fill(transformers.ViTForImageClassification(config()))
     path = saved(reference)
     tensors = safetensors.torch.load_file(path)
     prefix = "vit.encoder.layer.0.attention.attention"
@@ -80,8 +78,8 @@ def test_the_suite_sees_swapped_queries_and_keys(saved, images):
 
 
 @pytest.mark.parametrize("lost", ["query", "key", "value"])
-def test_transformers_file_without_a_projection(saved, lost):
-    path = saved(fill(ViTForImageClassification(config())))
+def test_transformers_file_without_a_projection(saved, lost, transformers):
+    path = saved(fill(transformers.ViTForImageClassification(config())))
     tensors = safetensors.torch.load_file(path)
     del tensors[f"vit.encoder.layer.1.attention.attention.{lost}.weight"]
     safetensors.torch.save_file(tensors, path)
@@ -90,8 +88,8 @@ def test_transformers_file_without_a_projection(saved, lost):
 
 
 @pytest.mark.parametrize("stray", ["query", "key"])
-def test_transformers_file_with_a_stray_projection(saved, stray):
-    path = saved(fill(ViTForImageClassification(config())))
+def test_transformers_file_with_a_stray_projection(saved, stray, transformers):
+    path = saved(fill(transformers.ViTForImageClassification(config())))
     tensors = safetensors.torch.load_file(path)
     tensors[f"vit.encoder.layer.9.attention.attention.{stray}.weight"] = torch.ones(32, 32)
     safetensors.torch.save_file(tensors, path)
@@ -103,8 +101,8 @@ def test_transformers_file_with_a_stray_projection(saved, stray):
     ("twice", "name"),
     [("layernorm.weight", "layernorm.weight"), ("vit.norm.weight", "norm.weight")],
 )
-def test_two_tensors_for_one(saved, twice, name):
-    path = saved(fill(ViTForImageClassification(config())))
+def test_two_tensors_for_one(saved, twice, name, transformers):
+    path = saved(fill(transformers.ViTForImageClassification(config())))
     tensors = safetensors.torch.load_file(path)
     tensors[twice] = torch.ones(32)
     safetensors.torch.save_file(tensors, path)
@@ -113,8 +111,8 @@ def test_two_tensors_for_one(saved, twice, name):
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (32, 16)])
-def test_projections_of_odd_shapes(saved, shape):
-    path = saved(fill(ViTForImageClassification(config())))
+def test_projections_of_odd_shapes(saved, shape, transformers):
+    path = saved(fill(transformers.ViTForImageClassification(config())))
     tensors = safetensors.torch.load_file(path)
     for part in ("query", "key", "value"):
         tensors[f"vit.encoder.layer.0.attention.attention.{part}.bias"] = torch.ones(shape)
@@ -126,7 +124,7 @@ def test_projections_of_odd_shapes(saved, shape):
 # timm.
 
 
-def test_timm_file(tmp_path, images):
+def test_timm_file(tmp_path, images, timm):
     reference = fill(
         timm.create_model(
             "vit_tiny_patch16_224",
@@ -154,14 +152,14 @@ def test_timm_file(tmp_path, images):
 # What comes out.
 
 
-def test_the_report_names_the_format(augreg, saved, tmp_path):
+def test_the_report_names_the_format(augreg, saved, tmp_path, transformers):
     report = pretrained(augreg[0]).load_report
     assert report.format == "timm"
     count = len(report.kept)
     sha256 = report.sha256[:12]
     says(report.summary(), "small/net:in1k", f"sha256 {sha256}", "timm", f"{count} kept")
     assert str(report).splitlines()[1:] == ["  format timm", *str(report).splitlines()[2:]]
-    path = saved(fill(ViTForImageClassification(config())))
+    path = saved(fill(transformers.ViTForImageClassification(config())))
     assert vitzoo.create(SPEC, weights=path).load_report.format == "transformers_vit"
     vitzoo.save(vitzoo.create(SPEC), tmp_path / "own.safetensors")
     assert vitzoo.create(tmp_path / "own.safetensors").load_report.format == "timm"

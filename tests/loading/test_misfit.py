@@ -4,16 +4,14 @@ import re
 
 import pytest
 import safetensors.torch
-import timm
 import torch
-import torchvision
-import transformers
 from safetensors.torch import save_file
 
 import vitzoo
 from create_helpers import misfit, refused
 from helpers import SPEC, message, refuses, says
 from load_helpers import fill
+from tables import cases
 from vitzoo.errors import CheckpointError, UnknownName, WeightsUnavailable
 
 
@@ -72,7 +70,7 @@ def test_the_call_keeps_what_was_typed(small, write):
 def test_another_size_without_a_classifier(small, write):
     path = write(vitzoo.create(small, num_classes=0, image_size=64))
     text = message(CheckpointError, vitzoo.create, small, weights=path)
-    says(text, "64 px", "no classifier", "pass image_size=64, num_classes=0", "new classifier")
+    says(text, "64 px", "pass image_size=64, num_classes=0")
     assert pasted(text).num_classes == 0
 
 
@@ -86,10 +84,9 @@ def test_the_norm_after_timms_mean_is_named_with_a_call_that_works(small, write,
     assert again.spec.pool == model.spec.pool
 
 
-@pytest.mark.parametrize("shape", [(), (3,), (1, 2, 3), (1, 1, 1, 1, 1)])
-@pytest.mark.parametrize(
-    "key", ["head.bias", "head.weight", "patch_embed.proj.weight", "pos_embed"]
-)
+@pytest.mark.slow
+@cases("shape", [(), (3,), (1, 2, 3), (1, 1, 1, 1, 1)])
+@cases("key", ["head.bias", "head.weight", "patch_embed.proj.weight", "pos_embed"])
 def test_no_argument_makes_a_tensor_of_other_dimensions_fit(small, tmp_path, key, shape):
     state = vitzoo.create(small).state_dict() | {key: torch.ones(shape)}
     save_file(state, tmp_path / "x.safetensors")
@@ -99,6 +96,7 @@ def test_no_argument_makes_a_tensor_of_other_dimensions_fit(small, tmp_path, key
         assert "pass " not in text
 
 
+@pytest.mark.slow
 def test_a_saved_file_of_another_size_is_answered_with_the_call(tmp_path):
     model = vitzoo.create("vit_ti16", image_size=64, num_classes=37)
     path = vitzoo.save(model, tmp_path / "x.safetensors")
@@ -108,7 +106,7 @@ def test_a_saved_file_of_another_size_is_answered_with_the_call(tmp_path):
     assert (again.image_size, again.num_classes) == ((64, 64), 37)
 
 
-def test_sizes_of_a_config_are_named_together_with_a_call_that_works(tmp_path):
+def test_sizes_of_a_config_are_named_together_with_a_call_that_works(tmp_path, transformers):
     sizes = {"hidden_size": 192, "num_hidden_layers": 12, "num_attention_heads": 3}
     sizes |= {"intermediate_size": 768, "image_size": 96, "num_labels": 37}
     config = transformers.ViTConfig(**sizes)
@@ -121,7 +119,7 @@ def test_sizes_of_a_config_are_named_together_with_a_call_that_works(tmp_path):
 
 def test_no_classifier(small, write):
     path = write(vitzoo.create(small, num_classes=0))
-    with refuses(CheckpointError, "no classifier", "num_classes=", 0):
+    with refuses(CheckpointError, "num_classes=", 0):
         vitzoo.create(small, weights=path)
     vitzoo.create(small, weights=path, num_classes=0)
 
@@ -148,7 +146,7 @@ def test_a_folder_without_a_slash(small, write, tmp_path, monkeypatch):
     again = vitzoo.create(small, weights="folder")
     assert torch.equal(again.norm.weight, model.norm.weight)
     assert again.load_report.source == "folder/model.safetensors"
-    with refuses(WeightsUnavailable, "spec", "no variant"):
+    with refuses(WeightsUnavailable, "spec"):
         vitzoo.create(small, weights="nowhere")
 
 
@@ -163,7 +161,7 @@ def test_a_folder_as_a_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "hf_base").mkdir()
     for name in ("hf_base", tmp_path / "hf_base"):
-        with refuses(CheckpointError, name, "folder without weights", ".safetensors"):
+        with refuses(CheckpointError, name, ".safetensors"):
             vitzoo.create(name)
     with refuses(UnknownName, "'hf_bass'"):
         vitzoo.create("hf_bass")
@@ -186,10 +184,10 @@ def test_weights_without_their_ending_as_a_name(small, write, tmp_path, monkeypa
 def test_a_repository_as_weights():
     repository = "google/vit-base-patch16-224"
     fix = f"weights='hf://{repository}@main/model.safetensors'"
-    with refuses(CheckpointError, repository, "no such file", fix):
+    with refuses(CheckpointError, repository, fix):
         vitzoo.create("vit_b16", weights=repository)
     text = message(CheckpointError, vitzoo.create, "vit_b16", weights="no/such.safetensors")
-    says(text, "no/such.safetensors", "no such file")
+    says(text, "no/such.safetensors")
     assert "hf://" not in text
 
 
@@ -328,7 +326,7 @@ def test_patches_of_another_size_are_answered_with_both_ways(write, name):
     assert {*again.load_report.kept} == {*again.state_dict()}
 
 
-def test_the_named_way_to_resample_a_kernel_works(tmp_path):
+def test_the_named_way_to_resample_a_kernel_works(tmp_path, timm):
     state = vitzoo.create({"variant": "vit_ti16", "patch_size": 32}, image_size=448).state_dict()
     key = "patch_embed.proj.weight"
     state[key] = timm.layers.resample_patch_embed(state[key], [16, 16])
@@ -367,6 +365,7 @@ def test_a_table_without_batch_dimension(small, tmp_path):
 # Words of other libraries.
 
 
+MEMBER = "a member of the enum"
 WORDS = [
     "DEFAULT",
     "IMAGENET1K_V1",
@@ -376,8 +375,12 @@ WORDS = [
 ]
 
 
-@pytest.mark.parametrize("word", [*WORDS, torchvision.models.ViT_B_16_Weights.DEFAULT], ids=str)
+@pytest.mark.parametrize("word", [*WORDS, MEMBER])
 def test_a_word_of_another_library_for_weights_is_answered_with_the_default(word):
+    if word == MEMBER:
+        from torchvision.models import ViT_B_16_Weights
+
+        word = ViT_B_16_Weights.DEFAULT
     default = vitzoo.describe("vit_b16").default_weights.name
     call = "vitzoo.create('vit_b16', pretrained=True)"
     with refuses(WeightsUnavailable, f"weights='{word}'", "torchvision", repr(default), call):

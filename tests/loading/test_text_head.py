@@ -21,7 +21,6 @@ SPEC = SMALL | {"num_classes": 0}
 VECTORS = randn(3, WIDTH)
 GOOD = {"class_embeddings": VECTORS, "logit_scale": 20.0, "logit_bias": -2.0}
 LABELS = ("one", "two", "three")
-NESTED = torch.nested.nested_tensor([randn(2, 8), randn(3, 8)], layout=torch.jagged)
 
 
 def spoilt(value, row=1):
@@ -108,7 +107,6 @@ REFUSED = {
     "width": ({"class_embeddings": randn(3, 8)}, ["the width 8", "the width 48", "text tower"]),
     "labels": ({"labels": ["a", "b"]}, ["2 names for 3 class_embeddings"]),
     "sparse": ({"class_embeddings": VECTORS.to_sparse()}, ["dense", "sparse_coo", "to_dense()"]),
-    "nested": ({"class_embeddings": NESTED}, ["one width", "nested", "torch.stack"]),
     "no text": ({"labels": ["a", "", "c"]}, ["texts that are not empty", "''"]),
     "a set": ({"labels": {"a"}}, ["a list of texts", "{'a'}"]),
     "bytes": ({"labels": b"abc"}, ["texts that are not empty", "b'abc'"]),
@@ -127,7 +125,12 @@ def test_values_that_are_refused():
         with refuses(InvalidOption, *words):
             vitzoo.create(SPEC, **GOOD | changes)
 
-    check_all(REFUSED, check)
+    nested = torch.nested.nested_tensor([randn(2, 8), randn(3, 8)], layout=torch.jagged)
+    check_all(
+        REFUSED
+        | {"nested": ({"class_embeddings": nested}, ["one width", "nested", "torch.stack"])},
+        check,
+    )
     with refuses(UnknownName, "imagenet-2k", "imagenet-1k"):
         vitzoo.create(SPEC, **GOOD, labels="imagenet-2k")
 
@@ -157,7 +160,7 @@ def test_networks_that_are_refused(tmp_path):
 
 def test_files_that_are_refused(tmp_path):
     file = tmp_path / "texts.safetensors"
-    with refuses(CheckpointError, "none.npz", "no such file"):
+    with refuses(CheckpointError, "none.npz"):
         vitzoo.create(SPEC, class_embeddings=tmp_path / "none.npz")
     safetensors.torch.save_file({"text_embeds": VECTORS}, file)
     with refuses(CheckpointError, file, "no tensor 'class_embeddings'", "text_embeds"):

@@ -5,7 +5,6 @@ import json
 import pytest
 import safetensors.torch
 import torch
-from transformers import ViTForImageClassification, ViTModel
 
 import vitzoo
 from helpers import SPEC, close, refuses, says
@@ -19,13 +18,14 @@ from load_helpers import (
     pretrained,
     warnings_of,
 )
+from tables import cases
 from vitzoo.errors import CheckpointError
 
 
 @pytest.fixture
-def google(zoo, tmp_path):
+def google(zoo, tmp_path, transformers):
     """Register an `_in21k` variant as Google published it, with a pooler and no classifier."""
-    reference = fill(ViTModel(config(), add_pooling_layer=True))
+    reference = fill(transformers.ViTModel(config(), add_pooling_layer=True))
     reference.save_pretrained(tmp_path / "google")
     data = (tmp_path / "google" / "model.safetensors").read_bytes()
     row = {
@@ -147,10 +147,12 @@ def test_trunk_alone_for_a_tanh_variant_lacks_its_layer(zoo):
     assert pretrained(name, num_classes=7).load_report.reinitialised == CLASSIFIER
 
 
-@pytest.mark.parametrize("act", ["gelu", "gelu_new", "gelu_pytorch_tanh", "quick_gelu"])
-@pytest.mark.parametrize("eps", [1e-12, 1e-2])
-def test_config_is_honoured(saved, images, act, eps):
-    reference = fill(ViTForImageClassification(config(hidden_act=act, layer_norm_eps=eps)))
+@cases("act", ["gelu", "gelu_new", "gelu_pytorch_tanh", "quick_gelu"])
+@cases("eps", [1e-12, 1e-2])
+def test_config_is_honoured(saved, images, act, eps, transformers):
+    reference = fill(
+        transformers.ViTForImageClassification(config(hidden_act=act, layer_norm_eps=eps))
+    )
     path = saved(reference)
     stated = vitzoo.create(SPEC, weights=path).eval()
     with torch.no_grad():
@@ -165,21 +167,21 @@ def test_config_is_honoured(saved, images, act, eps):
             assert differs(assumed(images), expected), "the flip shows in the numbers"
 
 
-def test_config_that_states_nothing_leaves_all_assumed(saved):
-    path = saved(fill(ViTForImageClassification(config())))
+def test_config_that_states_nothing_leaves_all_assumed(saved, transformers):
+    path = saved(fill(transformers.ViTForImageClassification(config())))
     (path.parent / "config.json").write_text('{"layer_norm_eps": 1e-12}')
     model = vitzoo.create(SPEC, weights=path)
     assert model.load_report.assumed == ("activation = gelu",)
 
 
-def test_block_argument_comes_before_the_config(saved):
-    path = saved(fill(ViTForImageClassification(config(layer_norm_eps=1e-2))))
+def test_block_argument_comes_before_the_config(saved, transformers):
+    path = saved(fill(transformers.ViTForImageClassification(config(layer_norm_eps=1e-2))))
     model = vitzoo.create(SPEC, weights=path, block={"norm_eps": 1e-3})
     assert model.spec.block.norm_eps == 1e-3
     assert model.blocks[0].norm1.eps == model.norm.eps == 1e-3
 
 
-@pytest.mark.parametrize(
+@cases(
     ("changes", "parts"),
     [
         ({"hidden_act": "relu6"}, ["hidden_act", "'relu6'", "gelu, gelu_new"]),
@@ -193,8 +195,8 @@ def test_block_argument_comes_before_the_config(saved):
     ],
     ids=str,
 )
-def test_config_that_the_model_cannot_follow(saved, changes, parts):
-    path = saved(fill(ViTForImageClassification(config())))
+def test_config_that_the_model_cannot_follow(saved, changes, parts, transformers):
+    path = saved(fill(transformers.ViTForImageClassification(config())))
     stated = json.loads((path.parent / "config.json").read_text()) | changes
     (path.parent / "config.json").write_text(json.dumps(stated))
     with refuses(CheckpointError, "config.json", *parts):
@@ -202,16 +204,16 @@ def test_config_that_the_model_cannot_follow(saved, changes, parts):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "[" * 10_000, "\xff", '{"a": NaN}'])
-def test_config_that_cannot_be_read_is_named(saved, text):
-    path = saved(fill(ViTForImageClassification(config())))
+def test_config_that_cannot_be_read_is_named(saved, text, transformers):
+    path = saved(fill(transformers.ViTForImageClassification(config())))
     (path.parent / "config.json").write_bytes(text.encode("latin-1"))
     model = vitzoo.create(SPEC, weights=path)
     assert len(model.load_report.assumed) == 3
     assert "config.json" in model.load_report.assumed[2]
 
 
-def test_query_bias_of_the_config(saved, images):
-    reference = fill(ViTForImageClassification(config(qkv_bias=False)))
+def test_query_bias_of_the_config(saved, images, transformers):
+    reference = fill(transformers.ViTForImageClassification(config(qkv_bias=False)))
     model = vitzoo.create(SPEC, weights=saved(reference)).eval()
     with torch.no_grad():
         close(model(images), reference(images).logits)

@@ -4,13 +4,12 @@ import json
 
 import pytest
 import torch
-import transformers
 
 import vitzoo
 from create_helpers import refused
 from helpers import SPEC, close, fill, says
 from load_helpers import warnings_of
-from tables import check_all
+from tables import cases, check_all
 from vitzoo.errors import CheckpointError
 
 SIZES = {
@@ -22,7 +21,7 @@ AGREES = {"hidden_act": "gelu", "layer_norm_eps": 1e-12, "qkv_bias": True, "num_
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path, transformers):
     """Write the weights of a transformers ViT, with another config; return the folder."""
     config = transformers.ViTConfig(**SIZES)
     fill(transformers.ViTModel(config, add_pooling_layer=False)).save_pretrained(tmp_path)
@@ -36,7 +35,7 @@ def folder(tmp_path):
 
 @pytest.mark.parametrize("weights", ["own", "scaled"])
 @torch.inference_mode()
-def test_the_settings_of_an_unknown_type(tmp_path, caplog, images, weights):
+def test_the_settings_of_an_unknown_type(tmp_path, caplog, images, weights, transformers):
     config = transformers.ViTMSNConfig(**SIZES, layer_norm_eps=1e-3, hidden_act="gelu_new")
     reference = fill(transformers.ViTMSNModel(config), weights)
     reference.save_pretrained(tmp_path)
@@ -55,8 +54,8 @@ def test_the_settings_of_an_unknown_type(tmp_path, caplog, images, weights):
     close(model(images), reference(images).last_hidden_state[:, 0])
 
 
-@pytest.mark.parametrize("config", [{}, AGREES, AGREES | SIZES, {"vision_config": AGREES | SIZES}])
-@pytest.mark.parametrize("given", [{}, {"in_chans": 1}, {"image_size": 64}], ids=str)
+@cases("config", [{}, AGREES, AGREES | SIZES, {"vision_config": AGREES | SIZES}])
+@cases("given", [{}, {"in_chans": 1}, {"image_size": 64}], ids=str)
 def test_what_agrees_is_no_warning(folder, caplog, config, given):
     report = vitzoo.create(NETWORK, weights=folder(**config), **given).load_report
     assert not warnings_of(caplog)
@@ -74,8 +73,8 @@ OTHER = {
 }
 
 
-@pytest.mark.parametrize("nested", [False, True])
-@pytest.mark.parametrize("key", OTHER)
+@cases("nested", [False, True])
+@cases("key", OTHER)
 def test_other_sizes_are_refused(folder, key, nested):
     value, stated, built = OTHER[key]
     config = SIZES | {"num_channels": 3, key: value}
@@ -86,7 +85,7 @@ def test_other_sizes_are_refused(folder, key, nested):
     assert "alone" not in message  # such a folder does not describe its network
 
 
-def test_another_image_size_is_refused(tmp_path):
+def test_another_image_size_is_refused(tmp_path, transformers):
     config = transformers.ViTMSNConfig(**SIZES | {"image_size": 64, "patch_size": 16})
     transformers.ViTMSNModel(config).save_pretrained(tmp_path)
     name = {k: NETWORK[k] for k in ("embed_dim", "depth", "num_heads", "mlp_dim", "num_classes")}
@@ -121,7 +120,7 @@ def test_malformed_values_are_named(folder, caplog):
         caplog.clear()
         vitzoo.create(NETWORK, weights=folder(**config))
         (text,) = warnings_of(caplog)
-        says(text, f"{next(iter(config))} = ", "the model has")
+        says(text, f"{next(iter(config))} = ")
         assert text.isprintable()
         assert len(text) < 500
 

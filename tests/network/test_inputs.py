@@ -9,6 +9,7 @@ from PIL import Image
 
 import vitzoo
 from helpers import randn, refuses, says
+from tables import cases
 
 IMAGES = randn(2, 3, 32, 32)
 PIXELS = (IMAGES.sigmoid() * 255).to(torch.uint8)
@@ -60,8 +61,8 @@ def tensors(images):
 TENSORS = tensors(IMAGES)
 
 
-@pytest.mark.parametrize("case", TENSORS)
-@pytest.mark.parametrize("entry", ["forward", "forward_features", "attention_maps"])
+@cases("case", TENSORS)
+@cases("entry", ["forward", "forward_features", "attention_maps"])
 def test_tensors_of_another_shape(model, case, entry):
     images, fix = TENSORS[case]
     with refuses(vitzoo.InvalidInput, WANTED, f"got {tuple(images.shape)}", fix):
@@ -69,8 +70,8 @@ def test_tensors_of_another_shape(model, case, entry):
     assert fixed(model, fix, images=images).shape in ((2, 5), (1, 5))
 
 
-@pytest.mark.parametrize("case", TENSORS)
-@pytest.mark.parametrize("entry", ["forward", "attention_maps"])
+@cases("case", TENSORS)
+@cases("entry", ["forward", "attention_maps"])
 def test_tensors_of_another_shape_for_images_of_any_size(small, case, entry):
     model = vitzoo.create(small, dynamic=True)
     images, fix = tensors(IMAGES[..., :16])[case]
@@ -169,8 +170,8 @@ TYPES = [
 ]
 
 
-@pytest.mark.parametrize(("own", "given"), TYPES, ids=str)
-@pytest.mark.parametrize("embedder", ["conv", "unfold"])
+@cases(("own", "given"), TYPES, ids=str)
+@cases("embedder", ["conv", "unfold"])
 def test_images_of_another_type_than_the_model(small, randomise, own, given, embedder):
     model = randomise(vitzoo.create(small, patch_embed=embedder)).to(own)
     images = IMAGES.to(given)

@@ -10,6 +10,7 @@ from torch import nn
 
 import vitzoo
 from helpers import SMALL, randn, refuses
+from tables import cases
 from vitzoo.errors import InvalidInput, InvalidOption
 
 GRIDS = [(4, 4), (2, 6), (4, 4), (6, 2), (1, 3), (3, 1), (5, 5), (2, 6)]  # patches of 8x8 px
@@ -66,8 +67,9 @@ def alone(model, image):
     return model(image[None])[0], model.forward_features(image[None])[0]
 
 
-@pytest.mark.parametrize("weights", ["own", "scaled"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.slow
+@cases("weights", ["own", "scaled"])
+@cases("family", FAMILIES)
 @torch.no_grad()
 def test_packed_images_equal_single_ones(family, weights):
     """In float64, in which only a wrong formula differs by as much."""
@@ -101,6 +103,7 @@ def test_a_model_with_dynamic_gives_the_same():
     torch.testing.assert_close(several, single[[0, 2]], rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("positions", ["learned", "rope_mixed", "mim/relative"])
 def test_gradients_are_the_sum_of_those_of_single_images(positions, checkpointing):
@@ -186,7 +189,7 @@ def test_positions_that_cannot_move():
     assert model.forward_packed(images([(4, 4)])).shape == (1, 7)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("batch", "parts"),
     [
         ([], ["at least one image", "list"]),

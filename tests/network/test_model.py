@@ -15,6 +15,7 @@ from torch import nn
 
 import vitzoo
 from helpers import SMALL, message, randn, refuses, says
+from tables import cases
 from vitzoo import VisionTransformer
 from vitzoo.parts import MeanPool
 
@@ -219,8 +220,8 @@ def test_classifier_starts_at_zero(head):
 # Placement, types and copies.
 
 
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("positions", POSITIONS)
+@cases("head", HEADS)
+@cases("positions", POSITIONS)
 def test_nothing_is_on_meta(tmp_path, head, positions):
     model = make(head=head, pos_embed=positions)
     restored = vitzoo.create(vitzoo.save(model, tmp_path / "model.safetensors")).eval()
@@ -254,8 +255,8 @@ def test_float64_agrees_with_float32(positions):
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize(
+@cases("head", HEADS)
+@cases(
     "copied",
     [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))],
     ids=["deepcopy", "pickle"],
@@ -410,8 +411,8 @@ def test_layer_decay_in_timm():
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("head", HEADS)
-@pytest.mark.parametrize("pool", POOLS)
+@cases("head", HEADS)
+@cases("pool", POOLS)
 def test_features_are_what_the_modules_give(pool, head):
     model = make(**POOLS[pool], head=head)
     seen = {}
@@ -667,8 +668,8 @@ def linear(*shape, seed=3):
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("pool", POOLS)
-@pytest.mark.parametrize("head", [*HEADS, "none"])
+@cases("pool", POOLS)
+@cases("head", [*HEADS, "none"])
 def test_a_linear_layer_as_head_equals_a_model_with_that_many_classes(pool, head):
     arguments = POOLS[pool] | {"head": head}
     model = make(**arguments, **({"num_classes": 0} if head == "none" else {}))
@@ -791,7 +792,7 @@ def test_a_wrapped_head_is_the_same_head(wrap, head):
 
 @pytest.mark.parametrize("classes", [-1, 2.0, True, "7", None])
 def test_impossible_number_of_classes(classes):
-    with refuses(vitzoo.InvalidOption, "num_classes", "whole number", 0, f"got {classes!r}"):
+    with refuses(vitzoo.InvalidOption, "num_classes", 0, f"got {classes!r}"):
         make().reset_classifier(classes)
 
 
@@ -844,12 +845,12 @@ def test_an_image_size_that_patches_do_not_tile_changes_nothing():
 @pytest.mark.parametrize("size", [0, -8, (32,), 32.0, "32", None])
 def test_impossible_image_size(size):
     got = f"{size!r} ({type(size).__name__})"
-    with refuses(vitzoo.InvalidOption, "image_size", "px", 1, 65536, "(height, width)", got):
+    with refuses(vitzoo.InvalidOption, "image_size", "px", 1, 65536, got):
         make().set_input_size(size)
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 32, 24), (2, 3, 64, 64), (1, 2, 3, 32, 32)])
-@pytest.mark.parametrize("entry", ["forward", "forward_features", "attention_maps", "features"])
+@cases("shape", [(2, 3, 32, 24), (2, 3, 64, 64), (1, 2, 3, 32, 32)])
+@cases("entry", ["forward", "forward_features", "attention_maps", "features"])
 def test_images_of_another_shape(shape, entry):
     model = make()
     names = (["patch_embed"],) if entry == "features" else ()
@@ -894,7 +895,7 @@ def widths_in_last_mlp(model):
     return widths
 
 
-@pytest.mark.parametrize("option", LAST_BLOCKS)
+@cases("option", LAST_BLOCKS)
 def test_the_last_block_computes_what_the_pool_reads(small, randomise, option):
     model = randomise(vitzoo.create(small | LAST_BLOCKS[option]))
     widths = widths_in_last_mlp(model)
@@ -945,8 +946,8 @@ def test_the_last_block_computes_all_tokens_for(small, randomise, why):
     assert widths == [17]
 
 
-@pytest.mark.parametrize("mode", ["mask", "subset"])
-@pytest.mark.parametrize("option", LAST_BLOCKS)
+@cases("mode", ["mask", "subset"])
+@cases("option", LAST_BLOCKS)
 def test_training_computes_what_the_pool_reads_with_the_same_gradients(
     small, randomise, option, mode
 ):
@@ -1205,6 +1206,7 @@ def test_an_error_that_is_no_fault_of_a_shape_stays(wrong, monkeypatch):
         model(images())
 
 
+@pytest.mark.slow
 def test_checks_of_shapes_survive_copies_compilation_and_export(wrong):
     model = wrong("head", "is_right_for_a_head", pos_embed=Wrong("double"))
     for copied in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):

@@ -15,6 +15,7 @@ from torch.nn.utils import parametrizations, parametrize
 import vitzoo
 from helpers import SMALL, fill, randn
 from internals import of_any_size
+from tables import cases
 
 POSITIONS = {
     "learned": "learned",
@@ -65,8 +66,9 @@ def halved(model):
     return model
 
 
-@pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.slow
+@cases("call", CALLS)
+@cases("positions", POSITIONS)
 @torch.no_grad()
 def test_a_parametrized_network_takes_any_size(positions, call):
     model = made(positions)
@@ -98,6 +100,7 @@ def mesh(tmp_path):
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view")  # of all networks
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_fsdp2_takes_any_size(mesh, positions):

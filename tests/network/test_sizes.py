@@ -9,11 +9,11 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 from torch import nn
-from torch._dynamo.testing import CompileCounter
 
 import vitzoo
 from helpers import SMALL, randn, refuses
 from internals import make_dynamic
+from tables import cases
 from vitzoo.parts.resample import RESAMPLING, _offset_weights, resample_grid
 
 TABLES = {
@@ -60,6 +60,7 @@ def after(model, size):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("positions", TABLES)
 def test_another_size_and_back_loses_nothing(positions):
     model = make(TABLES[positions])
@@ -73,6 +74,7 @@ def test_another_size_and_back_loses_nothing(positions):
     assert torch.equal(model(images), expected)
 
 
+@pytest.mark.slow
 @given(sizes=st.lists(SIZES, min_size=1, max_size=5))
 def test_every_way_to_a_size_gives_the_same_table(sizes):
     model, direct = make("learned"), make("learned")
@@ -170,6 +172,7 @@ ENTRIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("positions", POSITIONS)
 @pytest.mark.parametrize("gradients", [False, True])
 def test_dynamic_equals_set_input_size_bit_for_bit(positions, gradients):
@@ -208,6 +211,7 @@ def test_dynamic_with_other_parts(arguments):
     assert torch.equal(model(images), after(model, (40, 64))(images))
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @given(native=SIZES, size=SIZES)
 def test_dynamic_after_set_input_size(native, size):
@@ -282,7 +286,7 @@ def test_dynamic_refuses_networks_with_their_own_builder():
         make_dynamic(nn.Linear(1, 1))
 
 
-@pytest.mark.parametrize("positions", POSITIONS)
+@cases("positions", POSITIONS)
 def test_dynamic_is_decided_without_numbers(positions):
     state = torch.get_rng_state()
     vitzoo.create(SMALL, pos_embed=POSITIONS[positions], dynamic=True, device="meta")
@@ -296,6 +300,8 @@ def test_dynamic_is_decided_without_numbers(positions):
 @pytest.mark.parametrize("positions", ["moved", "mim", "rope"])
 @torch.no_grad()
 def test_dynamic_compiles_once_for_most_sizes(positions):
+    from torch._dynamo.testing import CompileCounter
+
     torch.compiler.reset()
     model = make(POSITIONS.get(positions, "learned"), dynamic=True)
     if positions == "moved":  # interpolated from the table that was there before
@@ -355,6 +361,8 @@ def test_dynamic_is_exported_for_all_sizes(network):
 @pytest.mark.parametrize("first", [(32, 32), (48, 24)])
 @torch.no_grad()
 def test_the_own_size_is_no_further_graph(first):
+    from torch._dynamo.testing import CompileCounter
+
     torch.compiler.reset()
     counter = CompileCounter()
     compiled = torch.compile(make("learned", dynamic=True), backend=counter, fullgraph=True)
@@ -363,7 +371,7 @@ def test_the_own_size_is_no_further_graph(first):
     assert counter.frame_count == 2  # of the first size alone, and of all
 
 
-@pytest.mark.parametrize("method", [*RESAMPLING])
+@cases("method", [*RESAMPLING])
 def test_a_table_is_itself_at_its_own_grid(method):
     """Without a branch: an exported network interpolates at its own size, too."""
     table = randn(2, 3 + 5 * 7, 12)

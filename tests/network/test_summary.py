@@ -8,6 +8,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import vitzoo
 from internals import cost, summarize
+from tables import cases
 
 # Convolution kernels allocate temporary memory, which is larger than all else in a small network.
 SMALL = {
@@ -41,7 +42,8 @@ def allocated(name, **options):
     return peak
 
 
-@pytest.mark.parametrize(
+@pytest.mark.slow
+@cases(
     ("name", "options"),
     [
         ("vit_ti16", {}),

@@ -3,22 +3,19 @@
 import math
 
 import pytest
-import timm
 import torch
 import torch.nn.functional as F
-from timm.models._features import FeatureGetterNet
-from timm.utils import AttentionExtract
 from torch import nn
 from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
     register_module_full_backward_hook,
 )
-from torchvision.models.feature_extraction import create_feature_extractor
 
 import vitzoo
 from helpers import SMALL, close, fill, randn, refuses, says
 from packages import install
+from tables import cases
 from vitzoo.errors import InvalidOption
 
 IMAGES = randn(2, 3, 32, 32)
@@ -86,7 +83,8 @@ NETWORKS = {
 }
 
 
-@pytest.mark.parametrize("option", NETWORKS)
+@pytest.mark.slow
+@cases("option", NETWORKS)
 def test_fx_traces_the_network(option):
     model = make(**NETWORKS[option])
     traced = torch.fx.symbolic_trace(model)
@@ -105,6 +103,8 @@ def test_fx_traces_training():
 
 
 def test_torchvision_extracts_tokens_and_attention():
+    from torchvision.models.feature_extraction import create_feature_extractor
+
     model = make()
     for block in model.blocks:
         block.attn.fused_attn = False
@@ -124,6 +124,8 @@ def test_torchvision_extracts_tokens_and_attention():
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("given", [2, [0, 2]])
 def test_timm_getter_gives_maps_of_blocks(given, norm):
+    from timm.models._features import FeatureGetterNet
+
     model = make()
     tokens = by_hand(model, IMAGES)[0]
     getter = FeatureGetterNet(model, out_indices=given, norm=norm)
@@ -139,6 +141,8 @@ def test_timm_getter_gives_maps_of_blocks(given, norm):
 @pytest.mark.parametrize("method", ["fx", "hook"])
 def test_timm_extracts_attention(method):
     """As in timm, the fused attention has to be off."""
+    from timm.utils import AttentionExtract
+
     model = make()
     for block in model.blocks:
         block.attn.fused_attn = False
@@ -184,7 +188,7 @@ NAMES = (
 
 
 @pytest.mark.parametrize("option", SHARED)
-def test_names_of_timm_have_the_values_of_timm(option):
+def test_names_of_timm_have_the_values_of_timm(option, timm):
     options, of_timm = SHARED[option]
     model = make(**options)
     network = timm.models.VisionTransformer(
@@ -212,10 +216,10 @@ def test_names_of_timm_have_the_values_of_timm(option):
     close(model._pos_embed(patches), network._pos_embed(patches))
 
 
-@pytest.mark.parametrize("norm", [True, False])
-@pytest.mark.parametrize("head", [True, False])
-@pytest.mark.parametrize("option", ["class token", "patches alone", "attention pool"])
-def test_layers_are_pruned_as_in_timm(option, head, norm):
+@cases("norm", [True, False])
+@cases("head", [True, False])
+@cases("option", ["class token", "patches alone", "attention pool"])
+def test_layers_are_pruned_as_in_timm(option, head, norm, timm):
     options, of_timm = SHARED[option]
     model = make(**options).eval()
     network = timm.models.VisionTransformer(
@@ -237,9 +241,9 @@ def test_layers_are_pruned_as_in_timm(option, head, norm):
     close(again(IMAGES), model(IMAGES))
 
 
-@pytest.mark.parametrize("pool", ["avg", "token", "map", None])
-@pytest.mark.parametrize("option", ["class token", "mean after", "attention pool"])
-def test_the_classifier_is_reset_with_another_pool_as_in_timm(option, pool):
+@cases("pool", ["avg", "token", "map", None])
+@cases("option", ["class token", "mean after", "attention pool"])
+def test_the_classifier_is_reset_with_another_pool_as_in_timm(option, pool, timm):
     options, of_timm = {
         **SHARED,
         "mean after": ({"pool": {"name": "mean", "norm_first": False}}, {"global_pool": "avg"}),

@@ -4,7 +4,6 @@ import contextlib
 from types import SimpleNamespace
 
 import pytest
-import timm
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
@@ -21,7 +20,6 @@ TIMM = {
 }
 WEIGHTS = ("own", "scaled")
 OFTEN = dict.fromkeys(TIMM, ("scaled",)) | dict.fromkeys(("vit_ti16", "vit_s16"), WEIGHTS)  # in CI
-NORMS = (nn.LayerNorm, nn.RMSNorm, timm.layers.RmsNorm)
 LARGE = 224  # px
 TOLERANCE = 5e-5  # times the largest reference value, where that is above 1
 
@@ -90,10 +88,13 @@ def fill(model, weights):
     `own` is its own initialisation. `scaled` makes every layer matter: fan-in scaled normals,
     norm gains of 1 +- 0.2, and random biases, class token and positions.
     """
+    from timm.layers import RmsNorm
+
     if weights == "own":
         assert all(p.any() for n, p in model.named_parameters() if n.endswith("head.weight"))
         return
-    gains = {id(m.weight) for m in model.modules() if isinstance(m, NORMS)}
+    norms = (nn.LayerNorm, nn.RMSNorm, RmsNorm)
+    gains = {id(m.weight) for m in model.modules() if isinstance(m, norms)}
     generator = torch.Generator().manual_seed(2)
     for name, parameter in model.named_parameters():
         if id(parameter) in gains:
@@ -110,6 +111,8 @@ def make_twins(name, weights, *, timm_options=None, vitzoo_options=None, spec=No
     The weights go both ways, strictly and without renaming. `spec` are keys that change the
     variant where `create` has no argument for them. `depth` cuts both where every block is alike.
     """
+    import timm
+
     torch.manual_seed(1)
     cut = {} if depth is None else {"depth": depth}
     theirs = cut | (timm_options or {})

@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-import torchvision
 from torch import nn
-from transformers import ViTConfig, ViTForImageClassification
 
 import vitzoo
 from vitzoo import convert
@@ -62,6 +60,8 @@ def images():
 
 def make_torchvision(name, weights, depth):
     """Return torchvision's own network with so many blocks."""
+    import torchvision
+
     kind = torchvision.models.VisionTransformer
 
     def cut(**numbers):
@@ -110,8 +110,10 @@ def test_torchvision_there_and_back(tmp_path, theirs, depth):
 
 
 @torch.inference_mode()
-def test_transformers(tmp_path, parity, weights, images):
-    network = fill(ViTForImageClassification(ViTConfig(num_labels=1000)), weights)
+def test_transformers(tmp_path, parity, weights, images, transformers):
+    network = fill(
+        transformers.ViTForImageClassification(transformers.ViTConfig(num_labels=1000)), weights
+    )
     network.save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"
     model = vitzoo.create("vit_b16", weights=path).eval()

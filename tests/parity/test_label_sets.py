@@ -4,7 +4,6 @@ import runpy
 from pathlib import Path
 
 import pytest
-from timm.data import ImageNetInfo
 
 from internals import SETS
 from vitzoo import synsets
@@ -17,6 +16,8 @@ SCRIPT = Path(__file__).parents[1] / "update_labels.py"
 
 @pytest.mark.parametrize("label_set", SETS)
 def test_every_class_is_timms(label_set):
+    from timm.data import ImageNetInfo
+
     theirs = ImageNetInfo(THEIRS.get(label_set, label_set))
     ours = synsets(label_set)
     assert len(ours) == theirs.num_classes()

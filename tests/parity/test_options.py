@@ -1,20 +1,26 @@
 """Every element again, for options that change what Ti/16 computes or how it looks."""
 
 from functools import partial
+from types import FunctionType
 
 import pytest
 import torch
-from timm.layers import RmsNorm, SwiGLU, SwiGLUPacked
-from timm.models.vision_transformer import ResPostBlock
 from torch import nn
+
+from helpers import Library
 
 pytestmark = pytest.mark.parity
 
+timm = Library("timm")
 DEPTH = 4  # an option is the same in every block; test_timm.py compares all 12
 MEAN_THEN_NORM = {"pool": {"name": "mean", "norm_first": False}}
 NORM_THEN_MEAN = {"pool": {"name": "mean", "norm_first": True}}
 PRE_NORM = {"spec": {"pre_norm": True}, "patch_embed": {"name": "conv", "bias": False}}
 PATCHES_ONLY = {"name": "learned", "prefix": False}
+# A lambda returns a class of timm, which is imported when a test runs.
+SWIGLU = {"mlp_layer": lambda: timm.layers.SwiGLU, "act_layer": "silu"}
+PACKED = {"mlp_layer": lambda: timm.layers.SwiGLUPacked, "act_layer": "silu", "mlp_ratio": 8}
+RMS = {"norm_layer": lambda: timm.layers.RmsNorm}
 
 OPTIONS = {
     "norm_after_mean": ({"global_pool": "avg"}, MEAN_THEN_NORM),
@@ -59,27 +65,22 @@ OPTIONS = {
     "layer_scale": ({"init_values": 0.1}, {"block": {"layer_scale": 0.1}}),
     "qk_norm": ({"qk_norm": True}, {"block": {"qk_norm": True}}),
     "pre_norm": ({"pre_norm": True}, PRE_NORM),
-    "swiglu": ({"mlp_layer": SwiGLU, "act_layer": "silu"}, {"block": {"mlp": "swiglu"}}),
-    "swiglu_packed": (
-        {"mlp_layer": SwiGLUPacked, "act_layer": "silu", "mlp_ratio": 8},
-        {"block": {"mlp": "swiglu_packed"}},
-    ),
+    "swiglu": (SWIGLU, {"block": {"mlp": "swiglu"}}),
+    "swiglu_packed": (PACKED, {"block": {"mlp": "swiglu_packed"}}),
     "swiglu_with_norm": (
-        {"mlp_layer": SwiGLU, "act_layer": "silu", "scale_mlp_norm": True},
+        SWIGLU | {"scale_mlp_norm": True},
         {"block": {"mlp": "swiglu", "mlp_norm": True}},
     ),
     "swiglu_packed_with_norm": (
-        {
-            "mlp_layer": SwiGLUPacked, "act_layer": "silu", "mlp_ratio": 8, "scale_mlp_norm": True,
-        },
+        PACKED | {"scale_mlp_norm": True},
         {"block": {"mlp": "swiglu_packed", "mlp_norm": True}},
     ),
     "swiglu_without_biases": (
-        {"mlp_layer": SwiGLU, "act_layer": "silu", "proj_bias": False},
+        SWIGLU | {"proj_bias": False},
         {"block": {"mlp": "swiglu", "proj_bias": False, "mlp_bias": False}},
     ),
     "swiglu_packed_without_biases": (
-        {"mlp_layer": SwiGLUPacked, "act_layer": "silu", "mlp_ratio": 8, "proj_bias": False},
+        PACKED | {"proj_bias": False},
         {"block": {"mlp": "swiglu_packed", "proj_bias": False, "mlp_bias": False}},
     ),
     "norm_of_patches": (
@@ -87,16 +88,19 @@ OPTIONS = {
         {"patch_embed": {"name": "conv", "norm": "layer", "norm_eps": 1e-3}},
     ),
     "rms_norm_of_patches": (
-        {"embed_norm_layer": partial(RmsNorm, eps=1e-3)},
+        {"embed_norm_layer": lambda: partial(timm.layers.RmsNorm, eps=1e-3)},
         {"patch_embed": {"name": "unfold", "norm": "rms", "norm_eps": 1e-3}},
     ),
     "mlp_norm": ({"scale_mlp_norm": True}, {"block": {"mlp_norm": True}}),
     "attn_norm": ({"scale_attn_norm": True}, {"block": {"attn_norm": True}}),
     "rms_norm": (
-        {"norm_layer": RmsNorm, "qk_norm": True, "scale_attn_norm": True, "scale_mlp_norm": True},
+        RMS | {"qk_norm": True, "scale_attn_norm": True, "scale_mlp_norm": True},
         {"block": {"norm": "rms", "qk_norm": True, "attn_norm": True, "mlp_norm": True}},
     ),
-    "post_norm": ({"block_fn": ResPostBlock}, {"block": {"post_norm": True}}),
+    "post_norm": (
+        {"block_fn": lambda: timm.models.vision_transformer.ResPostBlock},
+        {"block": {"post_norm": True}},
+    ),
     "no_final_norm": ({"final_norm": False}, {"spec": {"final_norm": False}}),
     "no_final_norm_mean": (
         {"final_norm": False, "global_pool": "avg", "fc_norm": False},
@@ -122,6 +126,7 @@ OPTIONS = {
 
 
 def option_twins(parity, weights, timm_options, options):
+    timm_options = {k: v() if isinstance(v, FunctionType) else v for k, v in timm_options.items()}
     options = dict(options)
     spec = options.pop("spec", None)
     return parity.make_twins(

@@ -1,9 +1,7 @@
 """Parallel blocks against timm's, whose first layers are fused into one matrix."""
 
 import pytest
-import timm
 import torch
-from timm.models.vision_transformer import ParallelScalingBlock
 
 import vitzoo
 
@@ -38,7 +36,9 @@ def split(state, width):
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("norm", [True, False])
 @pytest.mark.parametrize("scale", [None, 0.2])
-def test_parallel_blocks(parity, weights, bias, norm, scale):
+def test_parallel_blocks(parity, weights, bias, norm, scale, timm):
+    from timm.models.vision_transformer import ParallelScalingBlock
+
     torch.manual_seed(1)
     reference = timm.create_model(
         "vit_tiny_patch16_224",

@@ -4,17 +4,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from sklearn.datasets import load_sample_images
-from timm.data import create_transform
-from transformers import ViTImageProcessor
-from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
 import vitzoo
+from helpers import photographs
 from vitzoo import Preprocessing, Spec, Transform
 
 pytestmark = pytest.mark.parity
 
-CHINA, FLOWER = (Image.fromarray(array) for array in load_sample_images().images)
+CHINA, FLOWER = photographs()
 PICTURES = {
     "china": CHINA,
     "flower": FLOWER,
@@ -43,6 +40,8 @@ def prepare(size, row):
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_timms_evaluation(size, crop_mode, interpolation):
     """The statistics come after the crop, so each share of a crop is with one of them."""
+    from timm.data import create_transform
+
     for crop_pct, (mean, std) in zip((0.9, 1.0, 0.875, 0.95), STATISTICS.values(), strict=True):
         row = {
             "interpolation": interpolation, "crop_pct": crop_pct, "crop_mode": crop_mode,
@@ -59,6 +58,8 @@ COLOUR = vitzoo.variants(namespace="core", in_chans=3)  # timm's evaluation is f
 
 @pytest.mark.parametrize("variant", COLOUR, ids=lambda v: v.name)
 def test_every_registered_row_equals_timms_evaluation(variant):
+    from timm.data import create_transform
+
     for weights in variant.weights:
         row = weights.preprocessing
         theirs = create_transform(
@@ -99,6 +100,8 @@ def levels(x, mean, std):
     ids=str,
 )
 def test_transformers_processor_with_pillow(size, statistics, interpolation):
+    from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
+
     mean, std = STATISTICS[statistics]
     row = {"mean": mean, "std": std, "interpolation": interpolation}
     ours = prepare(size, row | {"crop_mode": "squash", "crop_pct": 1.0})
@@ -112,7 +115,7 @@ def test_transformers_processor_with_pillow(size, statistics, interpolation):
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_transformers_processor_with_torchvision(size, interpolation):
+def test_transformers_processor_with_torchvision(size, interpolation, transformers):
     """It rounds otherwise: measured here, 1 of 255 levels bilinear and up to 7 bicubic.
 
     Most pictures differ in less than 0.6 % of the values. Where Pillow resizes columns before rows,
@@ -121,7 +124,7 @@ def test_transformers_processor_with_torchvision(size, interpolation):
     mean, std = STATISTICS["half"]
     row = {"mean": mean, "std": std, "interpolation": interpolation}
     ours = prepare(size, row | {"crop_mode": "squash", "crop_pct": 1.0})
-    theirs = processor(ViTImageProcessor, size, interpolation, mean, std)
+    theirs = processor(transformers.ViTImageProcessor, size, interpolation, mean, std)
     for name, picture in PICTURES.items():
         expected = theirs(picture, return_tensors="pt")["pixel_values"][0]
         off = (levels(ours(picture), mean, std) - levels(expected, mean, std)).abs().round()

@@ -1,9 +1,7 @@
 """Another image size gives timm's position embedding, bit by bit, and timm's logits."""
 
 import pytest
-import timm
 import torch
-from timm.layers import resample_abs_pos_embed
 
 import vitzoo
 from vitzoo.parts import resample_grid
@@ -21,6 +19,8 @@ SIZES = [
 
 @pytest.mark.parametrize(("old", "new"), SIZES)
 def test_positions_follow_the_size(old, new):
+    from timm.layers import resample_abs_pos_embed
+
     torch.manual_seed(0)
     model = vitzoo.create("vit_ti16", image_size=old)
     before = model.pos_embed.detach().clone()
@@ -34,6 +34,8 @@ def test_positions_follow_the_size(old, new):
 @pytest.mark.parametrize("prefix", [0, 1, 5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_grid_with_any_prefix_and_type(prefix, dtype):
+    from timm.layers import resample_abs_pos_embed
+
     generator = torch.Generator().manual_seed(0)
     table = torch.randn(1, prefix + 7 * 4, 24, generator=generator).to(dtype)
     expected = resample_abs_pos_embed(
@@ -64,7 +66,7 @@ def test_network_back_at_its_first_size(parity):
     assert not torch.equal(twins.reference.pos_embed, first)
 
 
-def test_weights_made_for_another_size_load_after_resampling():
+def test_weights_made_for_another_size_load_after_resampling(timm):
     big = timm.create_model("vit_tiny_patch16_384", pretrained=False)
     model = vitzoo.create("vit_ti16")
     model.set_input_size(384)
@@ -100,6 +102,8 @@ def test_resampling_of_transformers(size):
 @pytest.mark.parametrize("new", [(24, 24), (9, 17)])
 @pytest.mark.parametrize("antialias", [False, True])
 def test_bilinear_resampling_of_timm(new, antialias):
+    from timm.layers import resample_abs_pos_embed
+
     table = torch.randn(1, 1 + 14 * 14, 24, generator=torch.Generator().manual_seed(0))
     expected = resample_abs_pos_embed(
         table, new_size=list(new), old_size=[14, 14], interpolation="bilinear", antialias=antialias

@@ -2,9 +2,6 @@
 
 import pytest
 import torch
-from timm.layers import RotaryEmbeddingCat, apply_rot_embed_cat
-from timm.layers.pos_embed_sincos import RotaryEmbeddingDinoV3
-from timm.models.eva import Eva
 
 import vitzoo
 from vitzoo.parts import RotaryPositions
@@ -118,6 +115,8 @@ NETWORKS = {
 
 
 def assert_turns_alike(part, embedding, grid, half):
+    from timm.layers import apply_rot_embed_cat
+
     q = torch.randn(2, 3, 5 + grid[0] * grid[1], 64, generator=torch.Generator().manual_seed(0))
     expected = apply_rot_embed_cat(q[:, :, 5:], embedding, half=half)
     result = part.rotate(q)
@@ -128,6 +127,8 @@ def assert_turns_alike(part, embedding, grid, half):
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("temperature", [100.0, 10_000.0])
 def test_centred_and_halved_as_in_dinov3(grid, temperature):
+    from timm.layers.pos_embed_sincos import RotaryEmbeddingDinoV3
+
     part = RotaryPositions(
         grid_size=grid, num_prefix_tokens=5, embed_dim=192, num_heads=3, temperature=temperature
     )
@@ -138,6 +139,8 @@ def test_centred_and_halved_as_in_dinov3(grid, temperature):
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("reference_grid", [None, (16, 16), (7, 24)])
 def test_counted_and_interleaved_as_in_eva(grid, reference_grid):
+    from timm.layers import RotaryEmbeddingCat
+
     part = RotaryPositions(
         grid_size=grid,
         num_prefix_tokens=5,
@@ -155,6 +158,8 @@ def test_counted_and_interleaved_as_in_eva(grid, reference_grid):
 
 
 def make_pair(parity, name, weights, size):
+    from timm.models.eva import Eva
+
     theirs, ours = NETWORKS[name]
     torch.manual_seed(1)
     reference = Eva(

@@ -1,7 +1,6 @@
 """Every element of what timm computes, for the variants as they are registered."""
 
 import pytest
-import timm
 import torch
 
 pytestmark = pytest.mark.parity
@@ -69,6 +68,6 @@ def test_attention_maps_are_what_unfused_attention_multiplies_values_by(twins, p
 
 
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "vit_base_patch32_224"])
-def test_fused_attention_is_on_in_the_reference(name):
+def test_fused_attention_is_on_in_the_reference(name, timm):
     model = timm.create_model(name, pretrained=False)
     assert all(block.attn.fused_attn for block in model.blocks)

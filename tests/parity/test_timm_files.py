@@ -7,9 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import timm
 import torch
-from timm.models import get_pretrained_cfg
 
 import vitzoo
 from internals import CORE_BUILDER, SETS, registry
@@ -17,7 +15,6 @@ from kinds import one_of_each_kind
 from predicted import predicted_size, published
 from vitzoo import PartSpec
 from vitzoo.testing import checkpoint_formats, trained_spec
-from vitzoo_timm.native import spec_of
 
 pytestmark = pytest.mark.parity  # builds all of them on `meta`
 
@@ -33,7 +30,7 @@ ENTRIES = {
 SEVERAL = [
     variant.name
     for variant in vitzoo.variants()
-    if len(variant.weights) > 1 and timm.is_model(dict(variant.known_as).get("timm", ""))
+    if len(variant.weights) > 1 and "timm" in dict(variant.known_as)
 ]
 OF_THE_AUTHORS = {  # defaults that are the authors' plain name, or the most accurate file
     *(f"clip/vit_{size}" for size in ("b32", "b16", "l14", "l14_336", "h14")),
@@ -62,6 +59,8 @@ def license_of(row, config):
 
 def compare(variant, row):
     """Compare every field of an entry that timm states."""
+    from timm.models import get_pretrained_cfg
+
     config = get_pretrained_cfg(tag_of(variant, row))
     classes = variant.spec.num_classes if row.num_classes is None else row.num_classes
     owner = config.hf_hub_id.partition("/")[0]
@@ -136,6 +135,10 @@ def test_a_changed_entry_is_seen(changes):
 @cache
 def built(parity_unfilled, name, classes):
     """Return (timm's network on `meta`, the spec of the same network)."""
+    import timm
+
+    from vitzoo_timm.native import spec_of
+
     with torch.device("meta"), parity_unfilled():
         model = timm.create_model(name, pretrained=False, num_classes=classes)
     return model, vitzoo.create(spec_of(model), device="meta").spec
@@ -143,6 +146,8 @@ def built(parity_unfilled, name, classes):
 
 def as_published(tag):
     """Return timm's architecture of a tag, with the activation that the authors trained."""
+    import timm
+
     name = tag.partition(".")[0]
     quick = tag.replace("_clip_", "_clip_quickgelu_")
     return quick.partition(".")[0] if timm.list_pretrained(quick) else name
@@ -186,8 +191,12 @@ def test_an_entry_is_loaded_as_timm_builds_its_network(parity, entry):
 
 
 @pytest.mark.parametrize("name", SEVERAL)
-def test_the_default_is_what_timm_loads_for_the_plain_name(name):
+def test_the_default_is_what_timm_loads_for_the_plain_name(name, timm):
     """That is its first tag; released defaults that are another set stay."""
+    from timm.models import get_pretrained_cfg
+
     variant = vitzoo.describe(name)
-    first = get_pretrained_cfg(dict(variant.known_as)["timm"]).tag
+    theirs = dict(variant.known_as)["timm"]
+    assert timm.is_model(theirs)
+    first = get_pretrained_cfg(theirs).tag
     assert (variant.default_weights.name == first) == (name not in OF_THE_AUTHORS)

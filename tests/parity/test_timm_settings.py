@@ -4,18 +4,18 @@ from dataclasses import replace
 from fnmatch import fnmatch
 
 import pytest
-import timm
 import torch
 
 import vitzoo
 from internals import CORE_BUILDER, timm_spec
-from vitzoo_timm.native import spec_of
 
 pytestmark = [pytest.mark.parity, pytest.mark.long]  # builds all of them on `meta`
 
 
 @pytest.mark.parametrize("family", ["vit_*", "[!v]*"])
-def test_timms_settings_of_a_variant_are_those_of_timms_network(parity, family):
+def test_timms_settings_of_a_variant_are_those_of_timms_network(parity, family, timm):
+    from vitzoo_timm.native import spec_of
+
     compared = 0
     for variant in vitzoo.variants():
         name = dict(variant.known_as).get("timm", "").partition(".")[0]

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import torchvision
 
 import vitzoo
 
@@ -43,6 +42,8 @@ def count(model):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_parameter_counts(name):
+    import torchvision
+
     with torch.device("meta"):
         reference = getattr(torchvision.models, NAMES[name])(weights=None)
     assert count(vitzoo.create(name, device="meta")) == count(reference)
@@ -50,6 +51,8 @@ def test_parameter_counts(name):
 
 @torch.inference_mode()
 def test_logits_of_a_small_network(parity):
+    import torchvision
+
     torch.manual_seed(0)
     reference = torchvision.models.VisionTransformer(
         image_size=32,

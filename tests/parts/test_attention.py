@@ -6,13 +6,14 @@ from torch import nn
 
 import vitzoo
 from helpers import SMALL, message, randn, says
+from tables import cases
 from vitzoo.parts import Attention, attention
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("after", [True, False])
-@pytest.mark.parametrize("scale", [None, 0.3])
+@cases("bias", [True, False])
+@cases("after", [True, False])
+@cases("scale", [None, 0.3])
 def test_attention_formula(bias, after, scale):
     torch.manual_seed(0)
     options = {"qkv_bias": bias, "proj_bias": after, "qk_scale": scale}

@@ -7,6 +7,7 @@ from torch import nn
 
 import vitzoo
 from helpers import SMALL as DEEPER, message, randn, refuses, says
+from tables import cases
 from vitzoo.parts import (
     Attention,
     AttentionPool,
@@ -173,7 +174,7 @@ def test_prefix_pool_takes_the_first_tokens(tokens):
     assert torch.equal(PrefixPool(num_prefix_tokens=4)(x, 4, (3, 3)), x[:, :4])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "parts"),
     [
         (
@@ -242,8 +243,9 @@ def with_option(option, mode):
     return alive(vitzoo.create(spec, drop_path=drop_path, **OPTIONS[option]))
 
 
-@pytest.mark.parametrize("mode", ["mask", "subset"])
-@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.slow
+@cases("mode", ["mask", "subset"])
+@cases("option", OPTIONS)
 def test_every_option_trains_and_saves(tmp_path, option, mode):
     model = with_option(option, mode).train()
     model.blocks[0].drop_path.rate = model.blocks[1].drop_path.rate = 0.0

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 
 import vitzoo
 from helpers import SMALL, fill, randn, refuses
+from tables import cases
 from vitzoo.errors import InvalidOption
 from vitzoo.parts import DecomposedPositions
 
@@ -73,8 +74,8 @@ def tokens_of(model, image):
     return x
 
 
-@pytest.mark.parametrize("weights", ["own", "scaled"])
-@pytest.mark.parametrize("name", NETWORKS)
+@cases("weights", ["own", "scaled"])
+@cases("name", NETWORKS)
 @torch.inference_mode()
 def test_every_token_equals_a_loop_over_pairs(name, weights):
     changes, options = NETWORKS[name]

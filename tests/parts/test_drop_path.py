@@ -7,6 +7,7 @@ import torch
 
 import vitzoo
 from helpers import SMALL, message, randn, says
+from tables import cases
 from vitzoo.parts import MaskDropPath, SubsetDropPath, drop_path as policies
 
 
@@ -57,8 +58,9 @@ def test_drop_path_of_rate_zero_is_a_plain_residual():
     assert torch.equal(part(x, torch.sin), x + x.sin())
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.4, 0.9])
-@pytest.mark.parametrize("batch", [1, 3, 8])
+@pytest.mark.slow
+@cases("rate", [0.1, 0.4, 0.9])
+@cases("batch", [1, 3, 8])
 def test_subset_expectation_and_variance_of_each_sample(rate, batch):
     torch.manual_seed(0)
     part, draws = SubsetDropPath(rate=rate), 4_000
@@ -124,8 +126,8 @@ def test_an_unknown_mode():
     says(text, "drop_path mode", "'subst'", "'subset'")
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3, 12, 24])
-@pytest.mark.parametrize("rate", [0, 0.1, 0.4, 0.99])
+@cases("depth", [1, 2, 3, 12, 24])
+@cases("rate", [0, 0.1, 0.4, 0.99])
 def test_linear_policy(depth, rate):
     expected = torch.linspace(0, rate, depth, dtype=torch.float64).tolist()
     assert policies.linear_rates(depth=depth, rate=rate) == pytest.approx(expected, abs=1e-12)
@@ -186,8 +188,8 @@ def test_an_option_that_the_kept_policy_does_not_have():
     says(message(vitzoo.InvalidOption, vitzoo.create, base, drop_path={}), "'name'", "drop_path")
 
 
-@pytest.mark.parametrize("rate", [-0.1, 1, 1.5, math.nan, math.inf, True, False, "0.1", None])
-@pytest.mark.parametrize(
+@cases("rate", [-0.1, 1, 1.5, math.nan, math.inf, True, False, "0.1", None])
+@cases(
     "call",
     [
         lambda rate: policies.linear_rates(depth=3, rate=rate),

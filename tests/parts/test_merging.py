@@ -11,6 +11,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 import vitzoo
 from helpers import SMALL, close, fill, randn, refuses
+from tables import cases
 from vitzoo.errors import InvalidOption
 from vitzoo.network.summary import summarize
 from vitzoo.parts import Block, Merged, MergingBlock, TokenMerging
@@ -113,8 +114,9 @@ class Reference:
         self.tokens = merged
 
 
-@pytest.mark.parametrize("weights", ["own", "scaled"])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.slow
+@cases("weights", ["own", "scaled"])
+@cases("name", NETWORKS)
 @torch.inference_mode()
 def test_every_result_equals_that_of_loops_over_tokens(name, weights):
     model = make(name, weights)
@@ -335,7 +337,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@cases("case", REFUSED)
 def test_what_needs_every_token_is_refused(case):
     changes, block, parts = REFUSED[case]
     with refuses(InvalidOption, "merge = 4", *parts, "leave out merge"):

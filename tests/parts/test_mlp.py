@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from helpers import randn
+from tables import cases
 from vitzoo.parts import Mlp, PackedSwiGLU, QuickGELU, SwiGLU
 from vitzoo.parts.mlp import ACTIVATIONS
 
@@ -20,7 +21,7 @@ def test_quick_gelu_formula():
     torch.testing.assert_close(QuickGELU()(x), expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "formula"),
     [
         ("gelu", lambda x: x * 0.5 * (1 + torch.erf(x / math.sqrt(2)))),

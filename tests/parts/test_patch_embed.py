@@ -9,6 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import vitzoo
 from helpers import SMALL, message, randn, says
+from tables import cases
 from vitzoo.parts import ConvPatchEmbed, UnfoldPatchEmbed
 
 PUBLISHED = [(16, 768), (32, 768), (16, 1024), (32, 1024), (14, 1280)]  # B, L and H
@@ -23,8 +24,8 @@ def embedders(**numbers):
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("patch", [(8, 8), (4, 8), (8, 2), (1, 1)])
-@pytest.mark.parametrize("channels", [1, 3])
+@cases("patch", [(8, 8), (4, 8), (8, 2), (1, 1)])
+@cases("channels", [1, 3])
 def test_conv_and_unfold_agree(patch, channels):
     conv, unfold = embedders(patch_size=patch, in_chans=channels, embed_dim=24)
     images = randn(2, channels, 16, 24)
@@ -88,8 +89,8 @@ def test_norms_that_are_refused(options, parts):
     says(message(vitzoo.InvalidOption, vitzoo.create, spec), *parts)
 
 
-@pytest.mark.parametrize("embedder", ["conv", "unfold"])
-@pytest.mark.parametrize(
+@cases("embedder", ["conv", "unfold"])
+@cases(
     ("image", "patch", "wrong", "nearest"),
     [
         (225, 16, ("225x225", "16x16"), ("224x224", "240x240")),

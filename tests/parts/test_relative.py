@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 import vitzoo
 from helpers import SMALL, close, fill, message, randn, says
+from tables import cases
 from vitzoo.parts.relative import RelativePositions
 from vitzoo.parts.resample import RESAMPLING
 
@@ -60,10 +61,11 @@ def encode(model, tokens):
     return tokens, maps
 
 
+@pytest.mark.slow
 @torch.no_grad()
-@pytest.mark.parametrize("weights", ["own", "scaled"])
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("network", NETWORKS)
+@cases("weights", ["own", "scaled"])
+@cases("shared", [False, True])
+@cases("network", NETWORKS)
 def test_every_number_is_that_of_the_papers_text(network, shared, weights):
     spec = SMALL | NETWORKS[network] | {"image_size": [32, 24]}
     model = fill(vitzoo.create(spec, pos_embed={"name": "relative", "shared": shared}), weights)
@@ -104,10 +106,8 @@ def test_pairs_with_prefix_tokens_have_no_bias(prefix):
         torch.testing.assert_close(bias(queries[:, :, :count]), whole[:, :, :count])
 
 
-@pytest.mark.parametrize("method", ["bicubic_antialias", "bilinear"])
-@pytest.mark.parametrize(
-    ("old", "new"), [((3, 4), (5, 2)), ((2, 2), (4, 3)), ((4, 4), (1, 5)), ((5, 3), (3, 1))]
-)
+@cases("method", ["bicubic_antialias", "bilinear"])
+@cases(("old", "new"), [((3, 4), (5, 2)), ((2, 2), (4, 3)), ((4, 4), (1, 5)), ((5, 3), (3, 1))])
 def test_another_grid_by_definition(old, new, method):
     part = RelativePositions(
         num_prefix_tokens=1, embed_dim=6, num_heads=2, depth=2, resample=method

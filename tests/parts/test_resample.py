@@ -1,12 +1,12 @@
 """Resampling of positions, against the functions of the libraries that weights come from."""
 
 import pytest
-import scipy.ndimage
 import torch
 
 import vitzoo
 from helpers import SMALL as SQUARE, randn
 from internals import RESAMPLING
+from tables import cases
 from vitzoo.parts import resample_grid
 
 SMALL = SQUARE | {"image_size": [32, 24]}
@@ -16,6 +16,8 @@ SMALL = SQUARE | {"image_size": [32, 24]}
 
 
 def scipy_zoom(table, old, new):
+    import scipy.ndimage
+
     grid = table.reshape(*old, -1).numpy()
     return torch.from_numpy(
         scipy.ndimage.zoom(grid, (new[0] / old[0], new[1] / old[1], 1), order=1)
@@ -31,7 +33,7 @@ def test_zoom_is_googles(old, new):
     torch.testing.assert_close(resample_grid(table, old, new, "zoom"), expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", RESAMPLING)
+@cases("method", RESAMPLING)
 def test_methods_differ_and_keep_prefix_tokens(method):
     table = randn(2, 3 + 20, 6)
     moved = resample_grid(table, (4, 5), (6, 3), method)
@@ -44,7 +46,7 @@ def test_methods_differ_and_keep_prefix_tokens(method):
     assert all((moved - other).abs().max() > 1e-2 for other in others)
 
 
-@pytest.mark.parametrize("method", RESAMPLING)
+@cases("method", RESAMPLING)
 def test_the_option_reaches_the_table(method):
     options = {"name": "learned", "resample": method}
     model = vitzoo.create(SMALL, pos_embed=options)
@@ -54,8 +56,8 @@ def test_the_option_reaches_the_table(method):
     assert dict(model.spec.pos_embed.options)["resample"] == method
 
 
-@pytest.mark.parametrize("method", RESAMPLING)
-@pytest.mark.parametrize("wide", [(1, 5), (2, 5), (1, 9)])
+@cases("method", RESAMPLING)
+@cases("wide", [(1, 5), (2, 5), (1, 9)])
 def test_a_single_column_is_resampled_as_a_single_row(method, wide):
     table = randn(1, wide[0] * wide[1], 6)
     across = resample_grid(table, wide, (1, 3), method)

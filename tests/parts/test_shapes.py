@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 import vitzoo
 from internals import registry
+from tables import cases
 from vitzoo.parts.init import WithoutData
 from vitzoo.parts.resample import RESAMPLING, resample_grid
 from vitzoo.parts.shapes import Shapes
@@ -57,7 +58,7 @@ OPERATIONS = {
 }
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+@cases("name", OPERATIONS)
 def test_shapes_are_those_of_torch(name):
     expected = OPERATIONS[name]()
     with Shapes():
@@ -155,6 +156,7 @@ def folder(path, config, name, model):
     return str(path)
 
 
+@pytest.mark.slow
 def test_create_imports_no_compiler(tmp_path):
     calls = [*PLAIN]
     for number, (name, changes) in enumerate(formats_and_networks()):

@@ -8,6 +8,7 @@ from torch import fx
 
 import vitzoo
 from helpers import SMALL, close, fill, randn, refuses
+from tables import cases
 from vitzoo.errors import InvalidOption
 from vitzoo.network.summary import summarize
 
@@ -89,8 +90,9 @@ def reference(model, image):
     return found, every
 
 
-@pytest.mark.parametrize("weights", ["own", "scaled"])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.slow
+@cases("weights", ["own", "scaled"])
+@cases("name", NETWORKS)
 @torch.inference_mode()
 def test_every_token_equals_a_loop_over_windows(name, weights):
     model = make(name, weights)
@@ -111,8 +113,8 @@ def test_every_token_equals_a_loop_over_windows(name, weights):
     torch.testing.assert_close(model(batch), torch.stack(logits), rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("weights", ["own", "scaled"])
-@pytest.mark.parametrize(
+@cases("weights", ["own", "scaled"])
+@cases(
     "changes",
     [{}, {"num_registers": 2}, {"class_token": False, "pool": "mean"}, {"pos_embed": "rope"}],
     ids=str,
@@ -205,7 +207,7 @@ def test_windows_survive_a_file(tmp_path):
     assert [block.window for block in whole.blocks] == [0, 0, 0]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("block", "parts"),
     [
         ({"window": -1}, ("window", "from 0 to 512", -1)),

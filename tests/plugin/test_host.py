@@ -91,6 +91,7 @@ def test_threads_that_ask_for_a_broken_plugin_all_get_its_error(install):
     assert len({str(error) for error in found}) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_quick_switching")
 def test_threads_list_while_plugins_are_loaded(install, new_registry):
     files = {"acme/__init__.py": ""} | {f"acme/m{i}.toml": MANIFEST for i in range(6)}
@@ -177,6 +178,7 @@ summary = "a policy that works"
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("files", "cause", "wanted"),
     [

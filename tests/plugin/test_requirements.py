@@ -11,6 +11,7 @@ import pytest
 import vitzoo
 from helpers import refuses, says
 from plugin_helpers import MANIFEST, damage, state
+from tables import cases
 from vitzoo.errors import MissingDependency, PluginError
 
 requirements = importlib.import_module("vitzoo.plugin.requirements")
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("own_home", "_the_core_goes_on_working")
 PLUGGY = f"pluggy {version('pluggy')}"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "cause"),
     [
         ("no-such-lib", ("'no-such-lib'", "pip install no-such-lib")),
@@ -81,6 +82,7 @@ def test_a_requirement_with_damaged_metadata_counts_as_installed(install, data):
         requirements.check_requirements(["globex>=1"], "x")
 
 
+@pytest.mark.slow
 def test_a_missing_requirement_stops_its_part_alone(acme):
     text = MANIFEST.replace('"a head"\n', '"a head"\nrequires = ["no-such-lib>=2"]\n')
     acme(text)
@@ -105,12 +107,11 @@ def test_an_extra_of_vitzoo_names_what_to_install(monkeypatch):
     with refuses(
         MissingDependency,
         "vitzoo.embed needs wheel-of-acme[fast]>=2",
-        "which is not installed",
         "pip install 'pyarrow>=20' 'wheel-of-acme[fast]>=2'",
     ):
         requirements.check_extra("acme", "vitzoo.embed")
     stated[0] = f"pyarrow>=9999{marker}"
-    with refuses(MissingDependency, "needs pyarrow>=9999", "is installed"):
+    with refuses(MissingDependency, "needs pyarrow>=9999"):
         requirements.check_extra("acme", "vitzoo.embed")
 
 
@@ -145,7 +146,7 @@ def test_a_missing_package_of_an_extra_is_named_with_the_command(install, text, 
     far = ("Provides-Extra: far", "Requires-Dist: globex[fast]; extra == 'far'")
     requiring(install, "initech", *far)
     text = text.replace("initech", "initech[far]")
-    with refuses(MissingDependency, "'flat'", repr(text), missing, "pip install", text):
+    with refuses(MissingDependency, "'flat'", repr(text), missing, text):
         requirements.check_requirements([text], "plugin 'acme' (acme-parts 1.0): 'flat'")
     for met in ("globex", "globex[slow]", "globex[old]"):
         requirements.check_requirements([met], "x")

@@ -133,6 +133,7 @@ def test_the_users_own_names_are_not_switched_off(switch, local_registry):
     assert vitzoo.describe("local/net").namespace == "local"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variable", "entry", "warning"),
     [

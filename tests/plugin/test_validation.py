@@ -162,6 +162,7 @@ def test_an_undecorated_hook_from_another_file_of_the_package_is_found(install):
         vitzoo.describe("globex/net")
 
 
+@pytest.mark.slow
 def test_a_plugin_that_asks_for_itself_during_its_import_is_loaded_later(install):
     ask = "try: vitzoo.describe('globex/net')\nexcept LookupError as error: said = str(error)\n"
     code = MODULE.replace("import vitzoo\n", f"import vitzoo\n{ask}")

@@ -71,9 +71,9 @@ def test_a_name_of_another_library_is_answered_without_the_plugin(run, known, li
     assert code == 0
     assert call in row["create"]
     assert library in row["known_as"]
-    says(err, row["name"], "not installed", install_command(row["name"].partition("/")[0]))
+    says(err, row["name"], install_command(row["name"].partition("/")[0]))
     if not known.startswith("hf://"):
-        with refuses(UnknownName, repr(known), library, row["create"], "not installed"):
+        with refuses(UnknownName, repr(known), library, row["create"]):
             vitzoo.create(known)
 
 

@@ -9,6 +9,7 @@ from hypothesis import given, strategies as st
 
 import vitzoo
 from helpers import refuses
+from tables import cases
 from vitzoo.errors import InvalidOption, UnknownOption
 from vitzoo.registry.conditions import required, unmet, where
 from vitzoo.registry.listing import FIELDS, KINDS
@@ -24,7 +25,7 @@ ROW = dict.fromkeys(FIELDS) | {
 }
 
 
-@pytest.mark.parametrize(
+@cases(
     "condition",
     [
         "license=apache-2.0",
@@ -61,7 +62,7 @@ def test_a_condition_that_is_met(condition):
     assert where(condition).test(ROW)
 
 
-@pytest.mark.parametrize(
+@cases(
     "condition",
     [
         "license~apache and license~mit",
@@ -88,7 +89,7 @@ def test_a_condition_that_is_not_met(condition):
     assert not where(condition).test(ROW)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("condition", "value", "met"),
     [
         ("top1=85.1", 85.108, True),
@@ -120,7 +121,7 @@ def test_a_note_names_the_values_of_fields_that_meet_nothing():
     ]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("condition", "message"),
     [
         ("", ("field", "character 1", "the end")),
@@ -169,12 +170,14 @@ def test_an_unknown_field_of_a_condition_is_suggested(condition, position):
         where(condition)
 
 
+@pytest.mark.slow
 @given(st.text("ab<>=!~(),'\" inord1x", max_size=30))
 def test_any_text_is_read_or_refused(text):
     with contextlib.suppress(InvalidOption):  # no other exception
         assert where(text).test(ROW) in (True, False)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=30).filter(lambda text: "'" not in text))
 def test_a_text_in_quotes_is_taken_literally(text):
     row = ROW | {"summary": text}
@@ -185,7 +188,7 @@ def test_a_text_in_quotes_is_taken_literally(text):
 # Keyword arguments of `vitzoo.variants`
 
 
-@pytest.mark.parametrize(
+@cases(
     ("field", "value"),
     [
         ("license", "apache-2.0"),
@@ -221,7 +224,7 @@ def test_a_value_that_a_field_has_not(field, value):
     assert not required(field, value)(ROW)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("field", "value", "message"),
     [
         ("license", 5, ("license", "text", "5 (int)")),

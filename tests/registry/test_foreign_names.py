@@ -1,5 +1,6 @@
 """Names of timm, and of the Hub's repositories of the authors, mean the right network and file."""
 
+import functools
 import inspect
 import json
 import re
@@ -9,11 +10,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import timm
-from timm.models import _registry as theirs
 
 from helpers import refuses, says
 from internals import registry
+from tables import cases
 from vitzoo.errors import UnknownName
 from vitzoo.files.strict_toml import loads
 from vitzoo.registry import foreign_names
@@ -37,8 +37,11 @@ def is_vit(name):
     return any(fnmatch(name, family) for family in PAGE["FAMILIES"])
 
 
+@functools.cache
 def repositories():
     """Return the repositories of timm's tags, without the address of the endpoint."""
+    import timm
+
     found = {}
     for name in filter(is_vit, timm.list_pretrained()):
         config = timm.get_pretrained_cfg(name)
@@ -47,13 +50,11 @@ def repositories():
     return found
 
 
-REPOSITORIES = repositories()
-
-
+@pytest.mark.slow
 def test_every_tag_with_a_file_is_answered_with_its_network_and_file():
     zoo, wrong, unknown = registry(), [], []
-    assert len(REPOSITORIES) > 400
-    for name, repo in REPOSITORIES.items():
+    assert len(repositories()) > 400
+    for name, repo in repositories().items():
         matches = known_elsewhere(name, zoo)
         if not matches:
             unknown.append(name)
@@ -66,6 +67,7 @@ def test_every_tag_with_a_file_is_answered_with_its_network_and_file():
     assert not unknown
 
 
+@pytest.mark.slow
 def test_every_architecture_with_a_name_is_answered_with_it():
     zoo = registry()
     for architecture, row in ROWS.items():
@@ -74,12 +76,13 @@ def test_every_architecture_with_a_name_is_answered_with_it():
             assert f"`{matches[0][1].name}`" == row.ours(), architecture
 
 
+@pytest.mark.slow
 def test_the_answer_is_the_same_without_the_plugins():
     zoo = registry()
     core = [row for row in zoo.index.rows() if row["namespace"] == "core"]
     index = SimpleNamespace(rows=lambda: core)
     alone = SimpleNamespace(host=SimpleNamespace(infos={}), index=index)
-    for name in [*REPOSITORIES, *TABLES["hub"], *TABLES["former"]][::9]:
+    for name in [*repositories(), *TABLES["hub"], *TABLES["former"]][::9]:
         here, there = known_elsewhere(name, zoo), known_in_plugins(name, alone)
         if all(variant.namespace != "core" for _, variant, _ in here):
             names = [(library, v.name, w.name if w else "") for library, v, w in here]
@@ -89,13 +92,16 @@ def test_the_answer_is_the_same_without_the_plugins():
 
 
 def test_former_names_are_those_of_timm():
+    from timm.models import _registry as theirs
+
     former = {name: tag for name, tag in theirs._deprecated_models.items() if is_vit(name)}
     renamed = {name for name, tag in former.items() if tag.endswith(".sam")}  # to sam_in1k
     assert TABLES["former"] == former | {name: f"{former[name]}_in1k" for name in renamed}
-    assert set(TABLES["former"].values()) <= set(REPOSITORIES)
+    assert set(TABLES["former"].values()) <= set(repositories())
 
 
-@pytest.mark.parametrize("name", TABLES["former"])
+@pytest.mark.slow
+@cases("name", TABLES["former"])
 def test_a_former_name_is_answered_with_the_weights_of_its_tag(name):
     for _, variant, weights in known_elsewhere(name, registry())[:1]:
         assert weights.repo == f"timm/{TABLES['former'][name]}"
@@ -110,17 +116,18 @@ def stated_in(module):
     text = inspect.getsource(module)
     blocks = re.findall(r"'([\w.]+)': _\w*cfg\((.*?)\n    \),", text, re.DOTALL)
     found = [(tag, re.search(r"#\s*hf_hub_id='([^']+)'", block)) for tag, block in blocks]
-    return {repo[1]: tag for tag, repo in found if repo and tag in REPOSITORIES}
+    return {repo[1]: tag for tag, repo in found if repo and tag in repositories()}
 
 
-@pytest.mark.parametrize("module", [timm.models.eva, timm.models.vision_transformer])
-def test_repositories_of_the_authors_are_those_that_timm_states(module):
-    stated = {k: v for k, v in stated_in(module).items() if k.startswith(("facebook/PE", "nvidia"))}
+@pytest.mark.parametrize("module", ["eva", "vision_transformer"])
+def test_repositories_of_the_authors_are_those_that_timm_states(module, timm):
+    found = stated_in(getattr(timm.models, module))
+    stated = {k: v for k, v in found.items() if k.startswith(("facebook/PE", "nvidia"))}
     assert stated
     assert stated.items() <= TABLES["hub"].items()
 
 
-@pytest.mark.parametrize("repo", TABLES["hub"])
+@cases("repo", TABLES["hub"])
 def test_a_repository_of_the_authors_is_answered_with_the_network_of_its_tag(repo):
     tag, matches = TABLES["hub"][repo], known_elsewhere(repo, registry())
     architecture = tag.partition(".")[0]
@@ -131,7 +138,7 @@ def test_a_repository_of_the_authors_is_answered_with_the_network_of_its_tag(rep
     assert "vitzoo.create(" in explain(repo, matches)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "expected"),
     [
         ("google/vit-base-patch16-224", "'vit_b16', weights='google_in21k_ft_in1k'"),
@@ -186,7 +193,7 @@ def test_names_of_other_libraries(name, expected):
     ],
 )
 def test_a_tag_without_an_entry_is_answered_with_its_network_and_the_call(name, network, expected):
-    with refuses(UnknownName, repr(name), repr(network), "not registered", expected):
+    with refuses(UnknownName, repr(name), repr(network), expected):
         registry().variant(name)
 
 

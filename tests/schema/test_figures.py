@@ -12,6 +12,7 @@ from helpers import refuses, says
 from internals import MEASUREMENTS, RESULTS, Entries, Reader, fields, read_manifest, table_of
 from plugin_files import FRESH, NET
 from plugin_helpers import state
+from tables import cases
 from vitzoo.errors import RegistryError
 
 SHARED = """
@@ -101,7 +102,7 @@ def test_figures_written_as_a_table_are_read_as_the_same(read):
     assert dataclasses.replace(again, spec=spec) == variant
 
 
-@pytest.mark.parametrize(
+@cases(
     ("changes", "said"),
     [
         ({"imagenet_a = 85.5": "imagenet_a = 100.5"}, ("imagenet_a", "percentage", "100.5")),

@@ -10,7 +10,7 @@ import vitzoo
 from create_helpers import refused
 from helpers import SPEC, says
 from internals import Reader
-from tables import check_all
+from tables import cases, check_all
 from vitzoo import Spec
 from vitzoo.errors import (
     CheckpointError,
@@ -38,7 +38,7 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
+@cases("place", PLACES)
 def test_a_number_beyond_float32(place):
     for wrong in WRONG:
         named = place == "pos_embed.periods" and not math.isfinite(wrong)  # no number, so a choice

@@ -29,11 +29,12 @@ from internals import (
 )
 from plugin_files import FRESH, NET as SMALL_NET
 from plugin_helpers import state
+from tables import cases
 from vitzoo.errors import RegistryError
 
 
 @pytest.mark.usefixtures("own_home", "_the_core_goes_on_working")
-@pytest.mark.parametrize(
+@cases(
     ("text", "cause"),
     [
         ("#" * (MAX_PLUGIN_MANIFEST + 1), ("1048576 bytes",)),
@@ -90,6 +91,7 @@ def test_an_unknown_objective_of_the_pretraining_is_refused(tmp_path, place):
         read_manifest(path, package="acme")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_home", "_the_core_goes_on_working")
 @pytest.mark.parametrize("data", [b"\xff\xfe", b"api = 1\n# \xff"])
 def test_a_manifest_that_is_no_text_is_refused(acme, data, new_registry):
@@ -206,7 +208,7 @@ PREPROCESSING = f"[{FIRST}.preprocessing]"
 PARAMS = "params = 24000"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("old", "new", "said"),
     [
         # keys
@@ -344,7 +346,7 @@ def test_weights_without_sha256_are_refused(problem):
     says(message, ROW, "'confirmed'", "sha256", "size", "revision")
 
 
-@pytest.mark.parametrize(
+@cases(
     "file", ["../x", "/x", "a/b", "..", ".hidden", "a\\b", "a b", "x" * 300, "é", "C:x", "~", "-f"]
 )
 def test_a_file_is_a_plain_name(problem, file):
@@ -356,7 +358,7 @@ def test_a_file_name_has_no_nul(problem):
     says(message, ROW, "file", "printable", r"'a\x00b'")
 
 
-@pytest.mark.parametrize(
+@cases(
     "target",
     ["acme", "acme.parts", "acme.parts:", ":Flat", "acme:a.b", "acme..x:F", "acme.1:F", "acme:F()"],
 )
@@ -365,10 +367,8 @@ def test_a_target_is_module_and_name(problem, target):
     says(message, "[heads.flat]", "target", "'package.module:Name'", repr(target))
 
 
-@pytest.mark.parametrize(
-    "text", ["torch >>> 99", "pluggy >", "$(reboot)", "pluggy; nonsense == '1'", "two words"]
-)
-@pytest.mark.parametrize("table", ["[heads.flat]", NET])
+@cases("text", ["torch >>> 99", "pluggy >", "$(reboot)", "pluggy; nonsense == '1'", "two words"])
+@cases("table", ["[heads.flat]", NET])
 def test_a_requirement_is_written_as_pip_reads_it(problem, read, table, text):
     changed = change(table + "\n", f"{table}\nrequires = [{json.dumps(text)}]\n")
     says(problem(changed), table, "requires", repr(text), "'timm>=1.0'")
@@ -398,12 +398,12 @@ def test_the_size_names_of_the_core_cannot_be_taken(tmp_path):
 
 
 def test_a_missing_file_says_so(tmp_path):
-    with refuses(RegistryError, "none.toml:", "No such file"):
+    with refuses(RegistryError, "none.toml:"):
         read_manifest(tmp_path / "none.toml", package="acme")
 
 
 def test_a_folder_is_no_registry(tmp_path):
-    with refuses(RegistryError, tmp_path, "a folder"):
+    with refuses(RegistryError, tmp_path):
         read_manifest(tmp_path, package="acme")
 
 
@@ -420,7 +420,7 @@ def test_deep_nesting_is_refused(problem):
     assert "TOML" in problem("api = " + "[" * 5000 + "]" * 5000)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "parts"),
     [
         ("a" + ".a" * 500_000 + " = 1", ("nested", "12", "line 1")),
@@ -436,7 +436,7 @@ def test_deep_nesting_is_refused(problem):
         ("k" * 129 + " = 1", ("128", "printable")),
     ],
 )
-@pytest.mark.parametrize("package", [None, "acme"])
+@cases("package", [None, "acme"])
 def test_a_file_of_no_installed_package_has_limits(problem, text, parts, package):
     says(problem(text, package), *parts)
 
@@ -486,7 +486,7 @@ def test_an_accuracy_is_a_percentage(problem, top1):
     )
 
 
-@pytest.mark.parametrize("variant", vitzoo.variants(namespace="core"), ids=lambda v: v.name)
+@cases("variant", vitzoo.variants(namespace="core"), ids=lambda v: v.name)
 def test_a_variant_written_as_a_table_is_read_as_the_same_variant(variant):
     table = json.loads(json.dumps(table_of(variant)))
     again = Entries("vitzoo").variant(variant.name, Reader(table, variant.name))
@@ -551,11 +551,13 @@ def reads_or_refuses(data: bytes) -> None:
     assert isinstance(result, Manifest) or str(result).startswith(f"{path}: ")
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_random_bytes_are_read_or_refused(data):
     reads_or_refuses(data)
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(table=st.dictionaries(KEYS, VALUES, max_size=5))
 def test_random_tables_are_read_or_refused(to_toml, table):
@@ -595,7 +597,8 @@ NASTY = [
 ]
 
 
-@pytest.mark.parametrize("place", PLACES, ids=".".join)
+@pytest.mark.slow
+@cases("place", PLACES, ids=".".join)
 def test_nasty_values_everywhere_are_read_or_refused(to_toml, place):
     for value in NASTY:
         table: Any = tomllib.loads(RICH)
@@ -606,6 +609,7 @@ def test_nasty_values_everywhere_are_read_or_refused(to_toml, place):
         reads_or_refuses(to_toml(table).encode())
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_valid_registry_with_one_random_change_is_read_or_refused(to_toml, data):

@@ -13,6 +13,7 @@ from helpers import refuses
 from internals import Entries, Reader, read_manifest, table_of
 from plugin_files import FRESH, NET
 from plugin_helpers import state
+from tables import cases
 from vitzoo.errors import RegistryError
 
 PAGE = Path(__file__).parents[2] / "docs" / "fine-tuning.md"
@@ -79,7 +80,7 @@ def test_a_recipe_states_few_values(read):
     assert read("").weights[0].recipe is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("old", "new", "said"),
     [
         ('recipe = "ours"', 'recipe = "our"', ("'our'", "'recipes'", "'ours'")),

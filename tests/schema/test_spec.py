@@ -15,6 +15,7 @@ import vitzoo
 from create_helpers import refused
 from helpers import says
 from internals import LIMITS, Reader
+from tables import cases
 from vitzoo import BlockSpec, Spec
 from vitzoo.errors import CheckpointError, InvalidOption, UnknownOption
 
@@ -88,9 +89,7 @@ def test_every_pair_of_values_occurs_in_a_network():
     assert len(NETWORKS) <= 32
 
 
-@pytest.mark.parametrize(
-    "network", NETWORKS, ids=lambda network: "-".join(map(str, network.values()))
-)
+@cases("network", NETWORKS, ids=lambda network: "-".join(map(str, network.values())))
 def test_the_spec_of_a_model_creates_its_equal(small, network):
     parts = {option: values[network[option]] for option, values in OPTIONS.items()}
     small["num_classes"] = 0 if parts["head"] == "none" else 5
@@ -121,7 +120,7 @@ def test_a_spec_survives_toml(spec, to_toml):
     assert Spec.read(Reader(data, "spec")) == spec
 
 
-@pytest.mark.parametrize("variant", vitzoo.variants(namespace="core"), ids=lambda v: v.name)
+@cases("variant", vitzoo.variants(namespace="core"), ids=lambda v: v.name)
 def test_the_spec_of_every_variant_survives_json(variant):
     data = json.loads(json.dumps(variant.spec.to_data()))
     assert Spec.read(Reader(data, "spec"), Spec(variant=variant.name)) == variant.spec
@@ -191,14 +190,14 @@ def _unbuilt(monkeypatch):
 
 
 @pytest.mark.usefixtures("_unbuilt")
-@pytest.mark.parametrize(("changes", "said"), TOO_LARGE)
+@cases(("changes", "said"), TOO_LARGE)
 def test_a_number_beyond_its_limit_is_refused_before_anything_is_built(small, changes, said):
     message = refused(InvalidOption, small | changes)
     says(message, "spec", *map(str, said))
 
 
 @pytest.mark.usefixtures("_unbuilt")
-@pytest.mark.parametrize(("changes", "said"), TOO_LARGE)
+@cases(("changes", "said"), TOO_LARGE)
 def test_a_saved_file_with_a_number_beyond_its_limit_is_refused(small, tmp_path, changes, said):
     path = tmp_path / "saved.safetensors"
     metadata = {"api": 1, "spec": small | changes, "labels": []}

@@ -11,6 +11,7 @@ import pytest
 
 from helpers import refuses
 from internals import system
+from tables import cases
 from vitzoo.errors import StoreError
 from vitzoo.store.partial_file import Partial, leftovers
 
@@ -33,8 +34,8 @@ def contents(partial: Partial) -> bytes:
     return data
 
 
-@pytest.mark.parametrize("memory", [False, True])
-@pytest.mark.parametrize("kernel", ["copies", "cannot", "stops", "copies nothing", "bit by bit"])
+@cases("memory", [False, True])
+@cases("kernel", ["copies", "cannot", "stops", "copies nothing", "bit by bit"])
 def test_a_copy_is_whole_whatever_the_kernel_can(tmp_path, source, monkeypatch, kernel, memory):
     real, calls = os.copy_file_range, []
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
-from transformers import Aimv2Config, Aimv2Model, Aimv2VisionConfig, Aimv2VisionModel
 
 import vitzoo
 from encoders import Encoder, numbers, numbers_at_another_size, write
-from helpers import refuses
+from helpers import Library, refuses
 from vitzoo.errors import CheckpointError
 
+tf = Library("transformers")
 SIZES = {
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -25,7 +25,7 @@ TEXT = SIZES | {"vocab_size": 20, "max_position_embeddings": 8, "eos_token_id": 
 
 def _tower(*, pooled=None, other_size=None, **options):
     return Encoder(
-        lambda: Aimv2VisionModel(Aimv2VisionConfig(**SIZES, **options)),
+        lambda: tf.Aimv2VisionModel(tf.Aimv2VisionConfig(**SIZES, **options)),
         pooled=pooled or (lambda out: out.pooler_output),
         other_size=other_size,
         run_other=lambda network, images: network(images),
@@ -44,8 +44,8 @@ ENCODERS = {
     "native": _tower(is_native=True, other_size=(24, 64)),
     "no head": _tower(use_head=False, pooled=lambda out: out.last_hidden_state.mean(1)),
     "whole": Encoder(
-        lambda: Aimv2Model(
-            Aimv2Config(vision_config=dict(SIZES), text_config=dict(TEXT), projection_dim=24)
+        lambda: tf.Aimv2Model(
+            tf.Aimv2Config(vision_config=dict(SIZES), text_config=dict(TEXT), projection_dim=24)
         ),
         run=_whole,
     ),

@@ -11,8 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import transformers
-from transformers.models.kosmos2 import modeling_kosmos2 as kosmos2
 
 import vitzoo
 from encoders import Encoder, close, numbers, numbers_at_another_size, write
@@ -42,6 +40,9 @@ KOSMOS |= SPECIAL | {"max_position_embeddings": 32}
 
 def tower(family, kind="VisionModel", **changes):
     """Return the image tower of a family alone."""
+    import transformers
+    from transformers.models.kosmos2 import modeling_kosmos2 as kosmos2
+
     library = kosmos2 if family == "Kosmos2" else transformers
     config = getattr(library, f"{family}VisionConfig")(**SIZES | changes)
     return getattr(library, f"{family}{kind}")(config)
@@ -49,6 +50,8 @@ def tower(family, kind="VisionModel", **changes):
 
 def whole(name, family, text=TEXT, **changes):
     """Return a network with image tower and text tower."""
+    import transformers
+
     towers = {"vision_config": SIZES, "text_config": text}
     if family == "Git":
         towers = {"vision_config": SIZES, **text}
@@ -144,7 +147,7 @@ def change(folder, **keys):
 
 
 @torch.no_grad()
-def test_the_older_table_of_the_tower_replaces_the_newer_one(tmp_path):
+def test_the_older_table_of_the_tower_replaces_the_newer_one(tmp_path, transformers):
     """As in transformers, with the defaults of the keys that it leaves out."""
     encoder = ENCODERS["CLIP"]
     write(encoder, "drawn", tmp_path)

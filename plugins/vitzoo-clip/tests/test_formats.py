@@ -7,11 +7,10 @@ import json
 import pytest
 import safetensors.torch
 import torch
-import transformers
-from timm.models import vision_transformer
 
 import vitzoo
 from helpers import close, fill
+from tables import cases
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import Format
 from vitzoo.testing import checkpoint_formats
@@ -194,7 +193,7 @@ def test_files_of_other_towers_are_not_claimed():
 # What is beside the tower
 
 
-def test_the_text_tower_is_named_in_the_report(tmp_path):
+def test_the_text_tower_is_named_in_the_report(tmp_path, transformers):
     towers = {"text_config": TEXT | {"projection_dim": 24}, "vision_config": NUMBERS}
     network = transformers.CLIPModel(transformers.CLIPConfig(projection_dim=24, **towers))
     network.save_pretrained(tmp_path)
@@ -318,7 +317,7 @@ def test_averaged_patches_of_open_clip(tmp_path):
     assert vitzoo.create(CLIP, weights=path).spec.pool.to_data() == "mean"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("layout", "spec", "config", "text"),
     [
         (transformers_clip, CLIP, {"hidden_act": "relu6"}, "hidden_act .*gelu.*'relu6'"),
@@ -452,6 +451,8 @@ def test_networks_that_the_target_does_not_have(tmp_path, to, spec, text):
 @torch.no_grad()
 def test_siglip_of_open_clip_is_a_network_of_timm(tmp_path, weights):
     """As timm's own function reads it; EVA-02 is tested in vitzoo-mim."""
+    from timm.models import vision_transformer
+
     sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
     options = {"class_token": False, "global_pool": "map", "num_classes": 0, "mlp_ratio": 2}
     network = fill(vision_transformer.VisionTransformer(**sizes, **options), weights)

@@ -3,17 +3,14 @@
 import pytest
 import torch
 from PIL import Image
-from sklearn.datasets import load_sample_images
-from transformers import Siglip2VisionConfig, Siglip2VisionModel
-from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2ImageProcessorPil
 
 import vitzoo
 from encoders import close, draw
-from helpers import refuses
+from helpers import photographs, refuses
 
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "patch_size": 8}
 SIZES |= {"num_attention_heads": 4, "num_patches": 36}
-CHINA, FLOWER = (Image.fromarray(array) for array in load_sample_images().images)
+CHINA, FLOWER = photographs()
 IMAGES = [
     CHINA,
     FLOWER.transpose(Image.Transpose.ROTATE_90),
@@ -25,10 +22,14 @@ IMAGES = [
 
 
 @pytest.fixture(params=["own", "drawn"])
-def folder(request, tmp_path):
+def folder(request, tmp_path, transformers):
     """Return a folder as on the Hub, and the network in it."""
+    from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2ImageProcessorPil
+
     torch.manual_seed(5)
-    network = draw(Siglip2VisionModel(Siglip2VisionConfig(**SIZES)), request.param)
+    network = draw(
+        transformers.Siglip2VisionModel(transformers.Siglip2VisionConfig(**SIZES)), request.param
+    )
     network.save_pretrained(tmp_path)
     Siglip2ImageProcessorPil(patch_size=8, max_num_patches=40).save_pretrained(tmp_path)
     return tmp_path, network
@@ -36,6 +37,8 @@ def folder(request, tmp_path):
 
 @torch.no_grad()
 def test_the_outputs_of_transformers(folder):
+    from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2ImageProcessorPil
+
     path, network = folder
     processor = Siglip2ImageProcessorPil.from_pretrained(path)
     inputs = processor(IMAGES, return_tensors="pt")
@@ -68,6 +71,8 @@ def test_the_load_report_names_the_native_size(folder):
 
 @pytest.mark.parametrize("folder", ["own"], indirect=True)
 def test_a_mask_that_does_not_fit(folder):
+    from transformers.models.siglip2.image_processing_pil_siglip2 import Siglip2ImageProcessorPil
+
     model = vitzoo.create(folder[0])
     inputs = Siglip2ImageProcessorPil.from_pretrained(folder[0])(CHINA, return_tensors="pt")
     inputs["pixel_attention_mask"][0, -1] ^= 1

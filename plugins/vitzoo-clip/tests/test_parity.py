@@ -14,10 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 import safetensors.torch
-import timm
 import torch
 import torch.nn.functional as F
-import transformers
 from torch import nn
 
 import vitzoo
@@ -60,6 +58,8 @@ def timms_activation(network):
 
 def make_timm(parity, network, weights, *, native=False, **options):
     """Return (our spec, timm's network), for images of their own size if `native`."""
+    import timm
+
     name, kind = network.split(" ", 1)
     spec = VARIANTS[name].spec
     depth, size = spec.depth, spec.image_size[0]
@@ -95,14 +95,14 @@ def write(folder, tensors):
 # timm
 
 
-def test_all_of_timms_towers_but_naflex_are_there():
+def test_all_of_timms_towers_but_naflex_are_there(timm):
     listed = {n for pattern in ("vit_*clip*", "vit_*siglip*") for n in timm.list_models(pattern)}
     plain = {name for name in listed if "quickgelu" not in name}
     assert {theirs(name) for name in VARIANTS} == plain
 
 
 @pytest.mark.parametrize("name", one_of_each_kind({name: name for name in VARIANTS}))
-def test_timms_names_mean_these_networks(name):
+def test_timms_names_mean_these_networks(name, timm):
     with torch.device("meta"):
         reference = timm.create_model(theirs(name), num_classes=VARIANTS[name].spec.num_classes)
     model = vitzoo.create(name, device="meta")
@@ -114,7 +114,7 @@ def test_timms_names_mean_these_networks(name):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_rows_of_timms_files_are_evaluated_as_timm_does(name):
+def test_rows_of_timms_files_are_evaluated_as_timm_does(name, timm):
     for row in VARIANTS[name].weights:
         if row.format != "timm":
             continue
@@ -181,6 +181,8 @@ def tower_config(name, **changes):
 
 def make_transformers(parity, folder, kind, name, weights, **changes):
     """Return (the network, its image tower, path of the file that `save_pretrained` writes)."""
+    import transformers
+
     numbers = tower_config(name, **changes)
     torch.manual_seed(1)
     if kind == "CLIPModel":

@@ -2,33 +2,18 @@
 
 import json
 
-import pytest
 import safetensors.torch
 import torch
-from transformers import (
-    Siglip2Config,
-    Siglip2ForImageClassification,
-    Siglip2Model,
-    Siglip2VisionConfig,
-    Siglip2VisionModel,
-    SiglipConfig,
-    SiglipForImageClassification,
-    SiglipModel,
-    SiglipVisionConfig,
-    SiglipVisionModel,
-)
-from transformers.models.idefics2 import Idefics2VisionConfig
-from transformers.models.idefics2.modeling_idefics2 import Idefics2VisionTransformer
-from transformers.models.idefics3 import Idefics3VisionConfig, Idefics3VisionTransformer
-from transformers.models.janus import JanusVisionConfig, JanusVisionModel
-from transformers.models.smolvlm import SmolVLMVisionConfig, SmolVLMVisionTransformer
 
 import vitzoo
 from encoders import Encoder, close, numbers, numbers_at_another_size, write
-from helpers import refuses
+from helpers import Library, refuses
+from tables import cases
 from vitzoo.errors import CheckpointError
 from vitzoo_clip.siglip import transformers_siglip
 
+tf = Library("transformers")
+idefics2 = Library("transformers.models.idefics2.modeling_idefics2")
 BLOCKS = {
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -45,7 +30,9 @@ TEXT |= {"num_attention_heads": 2, "bos_token_id": 1, "eos_token_id": 2, "projec
 
 
 def whole(model, config, sizes, **keys):
-    return lambda: model(config(vision_config=sizes, text_config=TEXT, **keys))
+    return lambda: getattr(tf, model)(
+        getattr(tf, config)(vision_config=sizes, text_config=TEXT, **keys)
+    )
 
 
 def patches(network, images):
@@ -75,51 +62,54 @@ def naflex(network, **options):
 CLASSES = {"tokens": None, "pooled": lambda out: out.logits}
 ALONE = {"pooled": None, "other_size": (24, 64), "run_other": at_any_size}
 ENCODERS = {
-    "siglip": Encoder(whole(SiglipModel, SiglipConfig, SIZES), run=tower),
+    "siglip": Encoder(whole("SiglipModel", "SiglipConfig", SIZES), run=tower),
     "siglip 3 x 3 patches of 8 px in 29 px": Encoder(
-        lambda: SiglipVisionModel(SiglipVisionConfig(**SIZES | {"image_size": 29})),
+        lambda: tf.SiglipVisionModel(tf.SiglipVisionConfig(**SIZES | {"image_size": 29})),
         size=(29, 29),
         other_size=(45, 31),
     ),
     "siglip without head": Encoder(
-        lambda: SiglipVisionModel(SiglipVisionConfig(**SIZES | OTHERS, vision_use_head=False)),
+        lambda: tf.SiglipVisionModel(
+            tf.SiglipVisionConfig(**SIZES | OTHERS, vision_use_head=False)
+        ),
         pooled=None,
         other_size=(48, 64),
     ),
     "siglip with classifier": Encoder(
-        whole(SiglipForImageClassification, SiglipConfig, SIZES, num_labels=5),
+        whole("SiglipForImageClassification", "SiglipConfig", SIZES, num_labels=5),
         other_size=(48, 64),
         **CLASSES,
     ),
-    "siglip2": naflex(whole(Siglip2Model, Siglip2Config, NAFLEX)),
+    "siglip2": naflex(whole("Siglip2Model", "Siglip2Config", NAFLEX)),
     "siglip2_vision_model": naflex(
-        lambda: Siglip2VisionModel(Siglip2VisionConfig(**NAFLEX | OTHERS))
+        lambda: tf.Siglip2VisionModel(tf.Siglip2VisionConfig(**NAFLEX | OTHERS))
     ),
     "siglip2 without head": naflex(
-        lambda: Siglip2VisionModel(Siglip2VisionConfig(**NAFLEX, vision_use_head=False)),
+        lambda: tf.Siglip2VisionModel(tf.Siglip2VisionConfig(**NAFLEX, vision_use_head=False)),
         pooled=None,
     ),
     "siglip2 with classifier": naflex(
-        whole(Siglip2ForImageClassification, Siglip2Config, NAFLEX), **CLASSES
+        whole("Siglip2ForImageClassification", "Siglip2Config", NAFLEX), **CLASSES
     ),
     "idefics2_vision": Encoder(
-        lambda: Idefics2VisionTransformer(Idefics2VisionConfig(**SIZES)), **ALONE
+        lambda: idefics2.Idefics2VisionTransformer(tf.Idefics2VisionConfig(**SIZES)), **ALONE
     ),
     "idefics3_vision": Encoder(
-        lambda: Idefics3VisionTransformer(Idefics3VisionConfig(**SIZES | OTHERS)), **ALONE
+        lambda: tf.Idefics3VisionTransformer(tf.Idefics3VisionConfig(**SIZES | OTHERS)), **ALONE
     ),
     "smolvlm_vision of 29 px": Encoder(
-        lambda: SmolVLMVisionTransformer(SmolVLMVisionConfig(**SIZES | {"image_size": 29})),
+        lambda: tf.SmolVLMVisionTransformer(tf.SmolVLMVisionConfig(**SIZES | {"image_size": 29})),
         size=(29, 29),
         **ALONE,
     ),
     "janus_vision_model": Encoder(
-        lambda: JanusVisionModel(JanusVisionConfig(**JANUS, mlp_ratio=1.3)),
+        lambda: tf.JanusVisionModel(tf.JanusVisionConfig(**JANUS, mlp_ratio=1.3)),
         pooled=None,
         other_size=(48, 64),
     ),
     "janus_vision_model without bias": Encoder(
-        lambda: JanusVisionModel(JanusVisionConfig(**JANUS, attention_bias=False)), pooled=None
+        lambda: tf.JanusVisionModel(tf.JanusVisionConfig(**JANUS, attention_bias=False)),
+        pooled=None,
     ),
 }
 
@@ -145,13 +135,13 @@ def test_naflex_is_written_as_siglip(tmp_path):
     row = ENCODERS["siglip2_vision_model"]
     network = write(row, "drawn", tmp_path)
     written = transformers_siglip.from_model(vitzoo.create(tmp_path).state_dict())
-    again = SiglipVisionModel(SiglipVisionConfig(**SIZES | OTHERS)).eval()
+    again = tf.SiglipVisionModel(tf.SiglipVisionConfig(**SIZES | OTHERS)).eval()
     again.load_state_dict({key.removeprefix("vision_model."): t for key, t in written.items()})
     images = row.images()
     close(again(images).pooler_output, row.run(network, images).pooler_output)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "keys", "parts"),
     [
         ("siglip2_vision_model", {"num_patches": 15}, ("square", 15)),

@@ -8,14 +8,10 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
-import open_clip
 import pytest
 import safetensors.torch
 import tokenizers
 import torch
-import transformers
-from peft import LoraConfig, get_peft_model
 from PIL import Image
 
 import vitzoo
@@ -43,6 +39,8 @@ NUMBERS = {"logit_scale": 40.0, "logit_bias": 0}
 
 def library(family, weights):
     """Return a whole model of transformers, whose last numbers are not their initial values."""
+    import transformers
+
     config = {"vision_config": VISION, "text_config": TEXT}
     config |= {"projection_dim": 24} if family == "CLIP" else {}
     torch.manual_seed(2)
@@ -105,6 +103,8 @@ def test_the_logits_are_those_of_transformers(family, weights, tmp_path):
 @pytest.mark.parametrize("weights", ["own", "drawn"])
 @torch.no_grad()
 def test_the_logits_are_those_of_open_clip(weights, tmp_path):
+    import open_clip
+
     vision = {"image_size": 32, "patch_size": 8, "width": 32, "layers": 2, "head_width": 16}
     text = {"context_length": 4, "vocab_size": 9, "width": 32, "heads": 2, "layers": 1}
     network = open_clip.CLIP(24, vision, text, init_logit_scale=3.1)
@@ -180,6 +180,8 @@ def test_its_device_its_type_and_its_random_numbers(tmp_path):
 
 @pytest.mark.compile
 def test_the_exported_network_has_the_logits_and_the_labels(tmp_path):
+    import onnxruntime
+
     torch.manual_seed(9)
     model = vitzoo.create(SMALL, class_embeddings=vectors(), labels=LABELS, **NUMBERS).eval()
     vitzoo.export(model, "onnx", tmp_path / "onnx")
@@ -206,6 +208,8 @@ def test_commands_take_the_saved_file(tmp_path, run):
 
 
 def test_lora_trains_the_classifier_of_texts(tmp_path):
+    from peft import LoraConfig, get_peft_model
+
     torch.manual_seed(10)
     base = vitzoo.save(vitzoo.create(SMALL), tmp_path / "base.safetensors")
     texts = {"class_embeddings": vectors(), "labels": LABELS, **NUMBERS}
@@ -223,6 +227,7 @@ def test_lora_trains_the_classifier_of_texts(tmp_path):
     assert (again.labels, again.head.logit_scale.item()) == (tuple(LABELS), 40.25)
 
 
+@pytest.mark.slow
 def test_other_libraries_do_not_get_the_network(tmp_path):
     model = vitzoo.create(SMALL, class_embeddings=vectors(), **NUMBERS)
     path = vitzoo.save(model, tmp_path / "texts.safetensors")
@@ -235,7 +240,9 @@ def test_other_libraries_do_not_get_the_network(tmp_path):
 
 
 @pytest.mark.parametrize("family", ["CLIP", "Siglip"])
-def test_the_example_gives_the_probabilities_of_transformers(family, tmp_path, monkeypatch, capsys):
+def test_the_example_gives_the_probabilities_of_transformers(
+    family, tmp_path, monkeypatch, capsys, transformers
+):
     network = library(family, "drawn")
     network.save_pretrained(tmp_path / "clip")
     words = ("<s>", "</s>", "<pad>", "a", "photo", "of", "cat", "dog", ".")

@@ -7,12 +7,11 @@ import json
 import pytest
 import safetensors.torch
 import torch
-from open_clip.model import CLIPVisionCfg
-from open_clip.timm_model import TimmModel
 
 import vitzoo
 from encoders import close, draw
 from helpers import says
+from tables import cases
 from vitzoo.errors import CheckpointError
 from vitzoo_clip.open_clip import open_clip_timm
 
@@ -34,6 +33,9 @@ TOWERS = {
 
 def write(folder, tower):
     """Write a model of open_clip, with tensors of a text tower; return its image tower."""
+    from open_clip.model import CLIPVisionCfg
+    from open_clip.timm_model import TimmModel
+
     stated = {"timm_model_name": TINY, "image_size": 224} | tower
     cfg = CLIPVisionCfg(**stated)
     torch.manual_seed(6)
@@ -50,7 +52,8 @@ def write(folder, tower):
     return network
 
 
-@pytest.mark.parametrize("case", TOWERS)
+@pytest.mark.slow
+@cases("case", TOWERS)
 @torch.inference_mode()
 def test_the_image_embedding_is_that_of_open_clip(tmp_path, case):
     network = write(tmp_path, TOWERS[case])
@@ -60,6 +63,7 @@ def test_the_image_embedding_is_that_of_open_clip(tmp_path, case):
     close(model(images), network(images))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["class", "bias", "MLP"])
 def test_there_and_back(tmp_path, case):
     write(tmp_path, TOWERS[case])

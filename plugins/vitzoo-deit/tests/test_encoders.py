@@ -1,9 +1,9 @@
 """The image encoders of transformers that this plugin reads, by their folders."""
 
-import transformers as tf
-
 from encoders import Encoder, numbers, numbers_at_another_size
+from helpers import Library
 
+tf = Library("transformers")
 SIZES = {
     "hidden_size": 32,
     "intermediate_size": 64,

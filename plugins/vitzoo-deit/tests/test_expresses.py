@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import vitzoo
+from tables import cases
 from vitzoo import convert
 from vitzoo.errors import CheckpointError
 
@@ -30,7 +31,7 @@ def test_the_distilled_network_is_written(tmp_path, layout):
     assert all(torch.equal(again.state_dict()[n], t) for n, t in model.state_dict().items())
 
 
-@pytest.mark.parametrize(
+@cases(
     ("changes", "problem"),
     [
         ({"num_registers": 2}, "has num_registers = 2"),
@@ -41,7 +42,7 @@ def test_the_distilled_network_is_written(tmp_path, layout):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("layout", LAYOUTS)
+@cases("layout", LAYOUTS)
 def test_other_networks_are_refused(tmp_path, layout, changes, problem):
     path = vitzoo.save(vitzoo.create(SPEC | changes), tmp_path / "net.safetensors")
     with pytest.raises(CheckpointError, match=problem):

@@ -3,17 +3,10 @@
 import pytest
 import safetensors.torch
 import torch
-from timm.models import vision_transformer
-from timm.models.deit import VisionTransformerDistilled
-from transformers import (
-    DeiTConfig,
-    DeiTForImageClassification,
-    DeiTForImageClassificationWithTeacher,
-    DeiTModel,
-)
 
 import vitzoo
 from helpers import check_odd_shapes, close, fill, same, write
+from tables import cases
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import Format
 from vitzoo.testing import checkpoint_formats, stand_in
@@ -39,11 +32,15 @@ FORMATS = {"deit/timm_distilled": timm_distilled, "deit/transformers": transform
 
 
 def timms(num_classes=5):
+    from timm.models.deit import VisionTransformerDistilled
+
     sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
     return fill(VisionTransformerDistilled(**sizes, mlp_ratio=2, num_classes=num_classes))
 
 
 def config(**changes):
+    from transformers import DeiTConfig
+
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     sizes |= {"intermediate_size": 64, "image_size": 32, "patch_size": 8, "num_labels": 5}
     return DeiTConfig(**(sizes | changes))
@@ -125,8 +122,8 @@ def test_timms_layout_has_no_place_for_a_single_classifier():
 
 @torch.no_grad()
 @pytest.mark.parametrize("written", ["by save_pretrained", "as a state dict"])
-def test_two_classifiers_there_and_back(tmp_path, images, written):
-    network = fill(DeiTForImageClassificationWithTeacher(config()))
+def test_two_classifiers_there_and_back(tmp_path, images, written, transformers):
+    network = fill(transformers.DeiTForImageClassificationWithTeacher(config()))
     path, tensors = saved(tmp_path, network)
     assert "deit.encoder.layer.1.attention.attention.query.weight" in tensors
     if written == "as a state dict":
@@ -146,8 +143,8 @@ def test_two_classifiers_there_and_back(tmp_path, images, written):
 
 
 @torch.no_grad()
-def test_one_classifier_reads_the_class_token(tmp_path, images):
-    network = fill(DeiTForImageClassification(config()))
+def test_one_classifier_reads_the_class_token(tmp_path, images, transformers):
+    network = fill(transformers.DeiTForImageClassification(config()))
     path, tensors = saved(tmp_path, network)
     model = vitzoo.create(SPEC, weights=path)
     assert (model.spec.pool.name, model.spec.head.name) == ("class", "linear")
@@ -162,8 +159,8 @@ def test_one_classifier_reads_the_class_token(tmp_path, images):
 
 @torch.no_grad()
 @pytest.mark.parametrize("pooler", [True, False])
-def test_the_backbone_there_and_back(tmp_path, images, pooler):
-    network = fill(DeiTModel(config(), add_pooling_layer=pooler))
+def test_the_backbone_there_and_back(tmp_path, images, pooler, transformers):
+    network = fill(transformers.DeiTModel(config(), add_pooling_layer=pooler))
     path, tensors = saved(tmp_path, network)
     model = vitzoo.create(SPEC, weights=path, num_classes=0).eval()
     assert model.load_report.format == "deit/transformers"
@@ -181,18 +178,20 @@ def test_the_backbone_there_and_back(tmp_path, images, pooler):
 
 
 @torch.no_grad()
-def test_transformers_reads_what_is_written(tmp_path, images):
+def test_transformers_reads_what_is_written(tmp_path, images, transformers):
     """The library itself loads the inverse and computes our numbers."""
     model = fill(vitzoo.create(SPEC, block={"norm_eps": 1e-12}))
     write(tmp_path / "model.safetensors", transformers_deit.from_model(model.state_dict()))
     config().save_pretrained(tmp_path)
-    network = DeiTForImageClassificationWithTeacher.from_pretrained(tmp_path).eval()
+    network = transformers.DeiTForImageClassificationWithTeacher.from_pretrained(tmp_path).eval()
     close(model(images), network(images).logits)
 
 
-def test_facts_come_from_the_config(tmp_path):
+def test_facts_come_from_the_config(tmp_path, transformers):
     network = fill(
-        DeiTForImageClassificationWithTeacher(config(layer_norm_eps=1e-5, hidden_act="gelu_new"))
+        transformers.DeiTForImageClassificationWithTeacher(
+            config(layer_norm_eps=1e-5, hidden_act="gelu_new")
+        )
     )
     path, _ = saved(tmp_path, network)
     model = vitzoo.create(SPEC, weights=path)
@@ -213,8 +212,8 @@ def test_transformers_has_no_place_for_layer_scale():
         transformers_deit.from_model(state)
 
 
-def test_a_tensor_under_two_names_is_refused(tmp_path):
-    _, tensors = saved(tmp_path, DeiTModel(config(), add_pooling_layer=False))
+def test_a_tensor_under_two_names_is_refused(tmp_path, transformers):
+    _, tensors = saved(tmp_path, transformers.DeiTModel(config(), add_pooling_layer=False))
     twice = tensors | {f"deit.{TOKEN}": tensors[TOKEN].clone()}
     with pytest.raises(CheckpointError, match=f"two tensors.*'{TOKEN}'"):
         vitzoo.create(SPEC, weights=write(tmp_path / "twice.safetensors", twice), num_classes=0)
@@ -227,6 +226,7 @@ def test_a_tensor_under_two_names_is_refused(tmp_path):
 # Registered weights.
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize("row", ["fb_in1k", "facebook_in1k"])
 def test_registered_weights_are_read_in_the_layout_of_their_row(tmp_path, caplog, row):
@@ -251,6 +251,12 @@ def test_registered_weights_are_read_in_the_layout_of_their_row(tmp_path, caplog
 
 
 def every_layout():
+    from transformers import (
+        DeiTForImageClassification,
+        DeiTForImageClassificationWithTeacher,
+        DeiTModel,
+    )
+
     state = vitzoo.create(SPEC).state_dict()
     for name, layout in FORMATS.items():
         yield name, layout.from_model(state).keys()
@@ -290,8 +296,9 @@ def test_a_plain_network_refuses_a_distilled_file(tmp_path):
 # Hostile shapes: what a layout cannot use stays under the file's own name.
 
 
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (0, 3), (2, 0, 3), (1, 1, 1, 0), (2,) * 6])
+@pytest.mark.slow
+@cases("name", FORMATS)
+@cases("shape", [(), (0,), (3,), (0, 3), (2, 0, 3), (1, 1, 1, 0), (2,) * 6])
 def test_odd_shapes(tmp_path, name, shape):
     layout, state = FORMATS[name], vitzoo.create(SPEC).state_dict()
     file = check_odd_shapes(layout, state, shape)
@@ -304,8 +311,8 @@ def test_odd_shapes(tmp_path, name, shape):
                 vitzoo.create(STATED, weights=path)
 
 
-def test_a_config_that_lies_is_refused(tmp_path):
-    path, _ = saved(tmp_path, fill(DeiTForImageClassificationWithTeacher(config())))
+def test_a_config_that_lies_is_refused(tmp_path, transformers):
+    path, _ = saved(tmp_path, fill(transformers.DeiTForImageClassificationWithTeacher(config())))
     lies = {
         '{"layer_norm_eps": -1}': "layer_norm_eps.*0.*1.*-1",
         '{"hidden_act": "relu6"}': "hidden_act .*gelu.*'relu6'",
@@ -323,6 +330,8 @@ def test_a_config_that_lies_is_refused(tmp_path):
 @pytest.mark.parametrize("weights", ["own", "scaled"])
 def test_metas_deit3(tmp_path, weights):
     """timm's own function renames the LayerScale."""
+    from timm.models import vision_transformer
+
     sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
     options = {"no_embed_class": True, "init_values": 1e-4, "mlp_ratio": 2, "num_classes": 5}
     network = fill(vision_transformer.VisionTransformer(**sizes, **options), weights)

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import vitzoo
+from tables import cases
 from vitzoo.errors import InvalidInput, InvalidOption, UnknownOption
 from vitzoo.parts import Head
 from vitzoo_deit.head import DistilledHead
@@ -232,7 +233,7 @@ def test_deit3_starts_as_its_authors_train_it_and_has_positions_for_patches_only
     assert all(torch.equal(scale, torch.full((32,), 1e-4)) for scale in scales)
 
 
-@pytest.mark.parametrize("variant", vitzoo.variants("deit/*"), ids=lambda variant: variant.name)
+@cases("variant", vitzoo.variants("deit/*"), ids=lambda variant: variant.name)
 def test_every_row_fits_its_variant(variant):
     distilled = "_distilled" in variant.name
     plain, own = ("timm", "transformers_vit"), ("deit/timm_distilled", "deit/transformers")

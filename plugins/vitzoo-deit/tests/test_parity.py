@@ -8,9 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import safetensors.torch
-import timm
 import torch
-import transformers
 
 import vitzoo
 from kinds import one_of_each_kind
@@ -38,14 +36,16 @@ NETWORKS = {
 IN_CI = one_of_each_kind({key: name for key, (name, *_) in NETWORKS.items()})
 DISTILLED = [network for network in NETWORKS if "distilled" in network]
 CLASSES = {
-    "two classifiers": transformers.DeiTForImageClassificationWithTeacher,
-    "one classifier": transformers.DeiTForImageClassification,
-    "backbone": transformers.DeiTModel,
+    "two classifiers": "DeiTForImageClassificationWithTeacher",
+    "one classifier": "DeiTForImageClassification",
+    "backbone": "DeiTModel",
 }
 
 
 def make_timm(parity, network, weights, **options):
     """Return (variant's name with its changes, timm's network)."""
+    import timm
+
     name, theirs, changes = NETWORKS[network]
     torch.manual_seed(1)
     with parity.unfilled(weights):
@@ -95,7 +95,7 @@ def test_every_variant_is_compared_and_only_the_large_ones_are_cut():
 
 
 @pytest.mark.parametrize("network", IN_CI)
-def test_timms_names_mean_these_networks(network):
+def test_timms_names_mean_these_networks(network, timm):
     name, theirs, _ = NETWORKS[network]
     with torch.device("meta"):
         reference = timm.create_model(theirs, num_classes=1000)
@@ -150,6 +150,8 @@ def test_gradients_are_those_of_timm(parity, weights):
 
 def make_transformers(parity, folder, kind, weights, size="s", **options):
     """Return (transformers' network, path of the file that its `save_pretrained` writes)."""
+    import transformers
+
     numbers = vitzoo.describe(f"deit/deit_{size}16_distilled").spec
     config = transformers.DeiTConfig(
         hidden_size=numbers.embed_dim,
@@ -159,7 +161,7 @@ def make_transformers(parity, folder, kind, weights, size="s", **options):
         **options,
     )
     torch.manual_seed(1)
-    network = CLASSES[kind](config).eval()
+    network = getattr(transformers, CLASSES[kind])(config).eval()
     parity.fill(network, weights)
     network.save_pretrained(folder)
     return network, folder / "model.safetensors"
@@ -228,7 +230,7 @@ def test_other_image_sizes_as_transformers_resamples(parity, tmp_path, weights, 
 
 
 @torch.inference_mode()
-def test_a_plain_network_of_transformers(parity, tmp_path, weights):
+def test_a_plain_network_of_transformers(parity, tmp_path, weights, transformers):
     config = transformers.ViTConfig(
         hidden_size=384, num_attention_heads=6, intermediate_size=1536, num_labels=1000
     )

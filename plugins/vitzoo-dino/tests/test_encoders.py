@@ -1,16 +1,14 @@
 """The image encoders of transformers that this plugin reads, by their folders."""
 
 import pytest
-import timm
-import transformers as tf
-from timm.models import save_for_hf
 
 import vitzoo
 from create_helpers import refused
 from encoders import Encoder, numbers, numbers_at_another_size
-from helpers import says
+from helpers import Library, says
 from vitzoo.errors import CheckpointError
 
+tf = Library("transformers")
 SIZES = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -107,14 +105,17 @@ def test_a_dinov3_with_other_arithmetic(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "config"), [(tf.Dinov2Model, v2), (tf.Dinov2WithRegistersModel, registers)]
+    ("kind", "config"), [("Dinov2Model", v2), ("Dinov2WithRegistersModel", registers)]
 )
 def test_a_dinov2_whose_square_table_the_library_interpolates(kind, config, tmp_path):
-    kind(config(image_size=[16, 32], patch_size=[8, 4])).save_pretrained(tmp_path)
+    network = getattr(tf, kind)(config(image_size=[16, 32], patch_size=[8, 4]))
+    network.save_pretrained(tmp_path)
     says(refused(CheckpointError, tmp_path), "image_size", "one number of px", "[16, 32]")
 
 
-def test_the_config_of_timm_states_the_pool(tmp_path):
+def test_the_config_of_timm_states_the_pool(tmp_path, timm):
+    from timm.models import save_for_hf
+
     sizes = {"depth": 1, "embed_dim": 48, "num_heads": 2, "img_size": 32}
     network = timm.create_model("vit_small_patch16_dinov3", **sizes)
     save_for_hf(network, tmp_path, model_args=sizes, safe_serialization=True)

@@ -5,11 +5,11 @@ import re
 
 import pytest
 import safetensors.torch
-import timm
 import torch
 from torch.nn import functional as F
 
 import vitzoo
+from tables import cases
 from vitzoo import convert, formats
 from vitzoo.errors import CheckpointError
 from vitzoo.testing import checkpoint_formats
@@ -51,7 +51,8 @@ def metas_file(model, heads=2):
     return dinov3.meta.with_heads(heads).from_model(model.state_dict())
 
 
-@pytest.mark.parametrize(("layout", "spec"), CASES)
+@pytest.mark.slow
+@cases(("layout", "spec"), CASES)
 def test_every_layout_loads_what_it_writes(tmp_path, randomise, layout, spec):
     model = randomise(vitzoo.create(spec))
     path = vitzoo.save(model, tmp_path / "own.safetensors")
@@ -98,8 +99,8 @@ def test_the_teacher_is_taken_and_the_rest_named(tmp_path, randomise):
         assert torch.equal(model.state_dict()[name], tensor), name
 
 
-@pytest.mark.parametrize("head", ["head.mlp.0.weight", "dino_head.last_layer.weight_v"])
-@pytest.mark.parametrize("prefix", dino.PREFIXES)
+@cases("head", ["head.mlp.0.weight", "dino_head.last_layer.weight_v"])
+@cases("prefix", dino.PREFIXES)
 def test_every_prefix_of_a_backbone(tmp_path, randomise, prefix, head):
     source = randomise(vitzoo.create(V1))
     tensors = {prefix + name: t for name, t in source.state_dict().items()}
@@ -119,8 +120,8 @@ def test_student_and_teacher_without_a_head_of_dino_are_refused(tmp_path, random
         vitzoo.create(V1, weights=write(tmp_path, tensors))
 
 
-@pytest.mark.parametrize("prefix", ["module.", "backbone.", "module.backbone."])
-@pytest.mark.parametrize("spec", [V1, V2, V2_REG], ids=["dino", "dinov2", "registers"])
+@cases("prefix", ["module.", "backbone.", "module.backbone."])
+@cases("spec", [V1, V2, V2_REG], ids=["dino", "dinov2", "registers"])
 def test_a_file_of_timm_behind_a_prefix_stays_one_of_timm(tmp_path, randomise, spec, prefix):
     """It has the interpolation and epsilon of timm's file, not those of Meta's code."""
     source = randomise(vitzoo.create(spec))
@@ -309,10 +310,11 @@ def test_biases_without_a_mask_are_all_biases(tmp_path, randomise):
     assert torch.equal(model.eval()(images), source(images))
 
 
+@pytest.mark.slow
 @torch.no_grad()
 @pytest.mark.parametrize("prefix", ["", "module."])
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float32])
-def test_metas_periods_are_honoured(tmp_path, parity, weights, stored, prefix):
+def test_metas_periods_are_honoured(tmp_path, parity, weights, stored, prefix, timm):
     """Meta published bfloat16 periods; timm's network with these periods is the reference."""
     sizes = {"img_size": 64, "depth": 2, "embed_dim": 64, "num_heads": 2, "mlp_ratio": 1.5}
     sizes |= {"num_classes": 0, "global_pool": "token", "init_values": 1.0}
@@ -431,6 +433,7 @@ def test_networks_that_the_library_lacks_are_not_written(tmp_path, layout):
     assert not (tmp_path / "theirs.safetensors").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "name", "text"),
     [
@@ -469,8 +472,9 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("case", HOSTILE)
-@pytest.mark.parametrize(("layout", "spec"), CASES)
+@pytest.mark.slow
+@cases("case", HOSTILE)
+@cases(("layout", "spec"), CASES)
 def test_odd_tensors_give_a_clear_error(tmp_path, layout, spec, case):
     written = checkpoint_formats()[layout]
     written = written.with_heads(2) if layout == "dinov3/meta" else written

@@ -1,7 +1,6 @@
 """timm's files of LingBot-Vision: those of DINOv3, with the class token as pool."""
 
 import pytest
-import timm
 import torch
 
 import vitzoo
@@ -12,6 +11,8 @@ SIZE = (64, 96)  # px
 
 
 def make_timm(parity, name, weights, **numbers):
+    import timm
+
     torch.manual_seed(1)
     with parity.unfilled(weights):
         reference = timm.create_model(name, num_classes=0, img_size=SIZE, **numbers).eval()

@@ -9,9 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import safetensors.torch
-import timm
 import torch
-import transformers
 
 import vitzoo
 from kinds import one_of_each_kind
@@ -47,6 +45,8 @@ def make_timm(parity, name, weights, *, native=False, **options):
 
     Its images have 4x4 patches, or the size that the variant says.
     """
+    import timm
+
     variant = vitzoo.describe(name)
     depth, size = depth_of(name), 4 * variant.spec.patch_size[0]
     size = variant.spec.image_size[0] if native else size
@@ -99,7 +99,7 @@ def make_twins(parity, name, weights, spec=None, **options):
 
 
 @pytest.mark.parametrize("name", one_of_each_kind({name: name for name in NAMES}))
-def test_parameters_are_those_of_timm(name):
+def test_parameters_are_those_of_timm(name, timm):
     variant = vitzoo.describe(name)
     with torch.device("meta"):
         reference = timm.create_model(dict(variant.known_as)["timm"], num_classes=0)
@@ -190,16 +190,16 @@ def test_gradients_are_those_of_timm(parity, weights):
 # transformers
 
 CONFIGS = {
-    "dino": (transformers.ViTModel, transformers.ViTConfig, {"patch_size": 16}),
-    "dinov2": (transformers.Dinov2Model, transformers.Dinov2Config, {"patch_size": 14}),
+    "dino": ("ViTModel", "ViTConfig", {"patch_size": 16}),
+    "dinov2": ("Dinov2Model", "Dinov2Config", {"patch_size": 14}),
     "registers": (
-        transformers.Dinov2WithRegistersModel,
-        transformers.Dinov2WithRegistersConfig,
+        "Dinov2WithRegistersModel",
+        "Dinov2WithRegistersConfig",
         {"patch_size": 14},
     ),
     "dinov3": (
-        transformers.DINOv3ViTModel,
-        transformers.DINOv3ViTConfig,
+        "DINOv3ViTModel",
+        "DINOv3ViTConfig",
         {"num_register_tokens": 4},
     ),
 }
@@ -221,8 +221,11 @@ KINDS = {
 
 def make_transformers(parity, folder, name, weights, *, cls=None, native=False, depth=2, **options):
     """Return (spec, transformers' network, path of the file that its `save_pretrained` writes)."""
+    import transformers
+
     kind, own = KINDS[name]
-    made_by, config_of, usual = CONFIGS[kind]
+    *names, usual = CONFIGS[kind]
+    made_by, config_of = (getattr(transformers, key) for key in names)
     spec = vitzoo.describe(name).spec
     size = spec.image_size[0] if native else 4 * spec.patch_size[0]
     mlp = {} if kind in ("dinov2", "registers") else {"intermediate_size": spec.mlp_dim}
@@ -243,7 +246,7 @@ def make_transformers(parity, folder, name, weights, *, cls=None, native=False, 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("name", KINDS)
-def test_networks_of_transformers(parity, tmp_path, name, weights):
+def test_networks_of_transformers(parity, tmp_path, name, weights, transformers):
     options = {"add_pooling_layer": False} if name.startswith("dino/") else {}
     cls = (lambda c: transformers.ViTModel(c, add_pooling_layer=False)) if options else None
     depth = 1 if vitzoo.describe(name).spec.embed_dim > 1024 else 2
@@ -318,7 +321,7 @@ def test_the_biases_of_a_file_become_the_networks(parity, tmp_path, weights):
 
 @torch.inference_mode()
 @pytest.mark.parametrize("name", ["dinov2/vit_s14", "dinov2/vit_s14_reg4"])
-def test_classifiers_of_transformers(parity, tmp_path, weights, name):
+def test_classifiers_of_transformers(parity, tmp_path, weights, name, transformers):
     classifiers = {
         "dinov2/vit_s14": transformers.Dinov2ForImageClassification,
         "dinov2/vit_s14_reg4": transformers.Dinov2WithRegistersForImageClassification,
@@ -340,23 +343,26 @@ def test_classifiers_of_transformers(parity, tmp_path, weights, name):
 # Meta's layouts, as timm reads them
 
 
-METAS = {
-    "dinov2/vit_s14": (dinov2.meta, timm.models.vision_transformer.checkpoint_filter_fn),
-    "dinov2/vit_s14_reg4": (dinov2.meta, timm.models.vision_transformer.checkpoint_filter_fn),
-    "dinov2/vit_g14_reg4": (dinov2.meta, timm.models.vision_transformer.checkpoint_filter_fn),
-    "dinov3/vit_s16": (dinov3.meta.with_heads(6), timm.models.eva.checkpoint_filter_fn),
-    "dinov3/vit_s16_qkvb": (dinov3.meta.with_heads(6), timm.models.eva.checkpoint_filter_fn),
+METAS = {  # with timm's module that reads them
+    "dinov2/vit_s14": (dinov2.meta, "vision_transformer"),
+    "dinov2/vit_s14_reg4": (dinov2.meta, "vision_transformer"),
+    "dinov2/vit_g14_reg4": (dinov2.meta, "vision_transformer"),
+    "dinov3/vit_s16": (dinov3.meta.with_heads(6), "eva"),
+    "dinov3/vit_s16_qkvb": (dinov3.meta.with_heads(6), "eva"),
     "dinov3/vit_s16plus_qkvb": (
         dinov3.meta.with_heads(6),
-        timm.models.eva.checkpoint_filter_fn,
+        "eva",
     ),
 }
 
 
 @torch.inference_mode()
 @pytest.mark.parametrize("name", METAS)
-def test_files_of_meta_give_the_numbers_that_timm_makes_of_them(parity, tmp_path, name, weights):
-    layout, read_by_timm = METAS[name]
+def test_files_of_meta_give_the_numbers_that_timm_makes_of_them(
+    parity, tmp_path, name, weights, timm
+):
+    layout, module = METAS[name]
+    read_by_timm = getattr(timm.models, module).checkpoint_filter_fn
     described, reference = make_timm(parity, name, weights)
     tensors = layout.from_model(canonical(name, reference.state_dict()))
     tensors = {key: tensor.clone() for key, tensor in tensors.items()}

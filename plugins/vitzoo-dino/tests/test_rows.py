@@ -6,6 +6,7 @@ import re
 import pytest
 
 import vitzoo
+from tables import cases
 from vitzoo.testing import checkpoint_formats, trained_spec
 
 SPACES = ("dino", "dinov2", "dinov3")
@@ -40,7 +41,7 @@ def test_all_published_files_have_rows():
     )
 
 
-@pytest.mark.parametrize("name", ROWS)
+@cases("name", ROWS)
 def test_licenses_and_gates(name):
     variant, row = ROWS[name]
     if variant.namespace != "dinov3":
@@ -54,7 +55,7 @@ def test_licenses_and_gates(name):
     assert row.has_terms == (variant.namespace == "dinov3")
 
 
-@pytest.mark.parametrize("name", ROWS)
+@cases("name", ROWS)
 def test_the_network_of_a_row(name):
     variant, row = ROWS[name]
     spec = trained_spec(variant.name, row.name)
@@ -85,7 +86,8 @@ PUBLISHED = [
 ]
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.slow
+@cases("name", PUBLISHED)
 def test_the_layout_has_the_size_of_the_published_file(name):
     variant, row = ROWS[name]
     layout = checkpoint_formats()[row.format]

@@ -5,41 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
-from transformers import (
-    Blip2VisionConfig,
-    Blip2VisionModel,
-    BlipConfig,
-    BlipForImageTextRetrieval,
-    BlipVisionConfig,
-    BlipVisionModel,
-    InstructBlipVisionConfig,
-    InstructBlipVisionModel,
-    InternVLVisionConfig,
-    InternVLVisionModel,
-    PixioConfig,
-    PixioModel,
-    RadioConfig,
-    RadioModel,
-    SamConfig,
-    SamModel,
-    SamVisionConfig,
-    SamVisionModel,
-    VitDetBackbone,
-    VitDetConfig,
-    VitDetModel,
-    VitMatteConfig,
-    VitMatteForImageMatting,
-    VitPoseBackbone,
-    VitPoseBackboneConfig,
-    VitPoseConfig,
-    VitPoseForPoseEstimation,
-)
 
 import vitzoo
 from encoders import Encoder, numbers, numbers_at_another_size, write
-from helpers import refuses, says
+from helpers import Library, refuses, says
+from tables import cases
 from vitzoo.errors import CheckpointError
 
+tf = Library("transformers")
 SIZES = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -55,21 +28,26 @@ def _first(out):
     return out.last_hidden_state[:, 0]
 
 
-def _blip(network, config, **options):
+def _blip(family, **options):
+    network, config = f"{family}VisionModel", f"{family}VisionConfig"
     return Encoder(
-        lambda: network(config(**WITH_MLP, **options)), pooled=_first, other_size=(48, 64)
+        lambda: getattr(tf, network)(getattr(tf, config)(**WITH_MLP, **options)),
+        pooled=_first,
+        other_size=(48, 64),
     )
 
 
 def _whole_blip():
     text = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 20}
     text |= {"num_attention_heads": 2, "bos_token_id": 1, "sep_token_id": 2}
-    return BlipForImageTextRetrieval(BlipConfig(text_config=text, vision_config=dict(WITH_MLP)))
+    return tf.BlipForImageTextRetrieval(
+        tf.BlipConfig(text_config=text, vision_config=dict(WITH_MLP))
+    )
 
 
 def _internvl(pooled=None, **options):
     return Encoder(
-        lambda: InternVLVisionModel(InternVLVisionConfig(**WITH_MLP, **options)),
+        lambda: tf.InternVLVisionModel(tf.InternVLVisionConfig(**WITH_MLP, **options)),
         pooled=pooled or (lambda out: out.last_hidden_state[:, 1:].mean(1)),
         other_size=(48, 64),
         run_other=lambda network, images: network(images),
@@ -78,7 +56,7 @@ def _internvl(pooled=None, **options):
 
 def _pixio(**options):
     return Encoder(
-        lambda: PixioModel(PixioConfig(**SIZES, **options)),
+        lambda: tf.PixioModel(tf.PixioConfig(**SIZES, **options)),
         other_size=(48, 64),
         run_other=lambda network, images: network(images),
     )
@@ -87,7 +65,7 @@ def _pixio(**options):
 def _radio(**options):
     options = {"max_img_size": 64, "num_cls_tokens": 3, "num_registers": 2} | options
     return Encoder(
-        lambda: RadioModel(RadioConfig(**SIZES, **options)),
+        lambda: tf.RadioModel(tf.RadioConfig(**SIZES, **options)),
         pooled=lambda out: out.summary,
         other_size=(48, 64),
         run_other=lambda network, images: network(images),
@@ -95,7 +73,7 @@ def _radio(**options):
 
 
 def _vitpose(**options):
-    return VitPoseBackboneConfig(**SIZES | {"image_size": (32, 48)} | options)
+    return tf.VitPoseBackboneConfig(**SIZES | {"image_size": (32, 48)} | options)
 
 
 def _vitpose_row(network, run):
@@ -126,12 +104,12 @@ def _window(network, run=None, **options):
 
 def _sam(**options):
     windows = {"window_size": 3, "global_attn_indexes": [1], "output_channels": 24}
-    return SamVisionConfig(**SIZES | windows | options)
+    return tf.SamVisionConfig(**SIZES | windows | options)
 
 
 def _vitdet(**options):
     windows = {"window_size": 3, "window_block_indices": [0], "pretrain_image_size": 24}
-    return VitDetConfig(**SIZES | windows | {"use_relative_position_embeddings": True} | options)
+    return tf.VitDetConfig(**SIZES | windows | {"use_relative_position_embeddings": True} | options)
 
 
 OF_VITDET = {"run_other": lambda network, images: network(images), "other_size": (40, 56)}
@@ -149,13 +127,13 @@ RADIO_GATED = {
     "video_temporal_patch_size": 2,
 }
 ENCODERS = {
-    "blip": _blip(BlipVisionModel, BlipVisionConfig, hidden_act="quick_gelu"),
+    "blip": _blip("Blip", hidden_act="quick_gelu"),
     "blip whole": Encoder(
         _whole_blip, pooled=_first, run=lambda network, images: network.vision_model(images)
     ),
-    "blip_2": _blip(Blip2VisionModel, Blip2VisionConfig),
-    "blip_2 without biases": _blip(Blip2VisionModel, Blip2VisionConfig, qkv_bias=False),
-    "instructblip": _blip(InstructBlipVisionModel, InstructBlipVisionConfig, layer_norm_eps=1e-4),
+    "blip_2": _blip("Blip2"),
+    "blip_2 without biases": _blip("Blip2", qkv_bias=False),
+    "instructblip": _blip("InstructBlip", layer_norm_eps=1e-4),
     "internvl": _internvl(),
     "internvl 6B": _internvl(
         use_qk_norm=True, norm_type="rms_norm", hidden_act="quick_gelu", use_mask_token=True
@@ -167,27 +145,27 @@ ENCODERS = {
     "radio": _radio(),
     "radio gated": _radio(**RADIO_GATED),
     "vitpose": _vitpose_row(
-        lambda: VitPoseBackbone(_vitpose(qkv_bias=False, mlp_ratio=3, layer_norm_eps=1e-6)),
+        lambda: tf.VitPoseBackbone(_vitpose(qkv_bias=False, mlp_ratio=3, layer_norm_eps=1e-6)),
         lambda network, images: network(images),
     ),
     "vitpose whole": _vitpose_row(
-        lambda: VitPoseForPoseEstimation(
-            VitPoseConfig(backbone_config=_vitpose(layer_norm_eps=1e-5))
+        lambda: tf.VitPoseForPoseEstimation(
+            tf.VitPoseConfig(backbone_config=_vitpose(layer_norm_eps=1e-5))
         ),
         lambda network, images: network.backbone(images),
     ),
-    "sam": _window(lambda: SamVisionModel(_sam(qkv_bias=False, hidden_act="relu"))),
+    "sam": _window(lambda: tf.SamVisionModel(_sam(qkv_bias=False, hidden_act="relu"))),
     "sam without windows": _window(
-        lambda: SamVisionModel(_sam(window_size=0, use_abs_pos=False, mlp_dim=40))
+        lambda: tf.SamVisionModel(_sam(window_size=0, use_abs_pos=False, mlp_dim=40))
     ),
     "sam whole": _window(
-        lambda: SamModel(SamConfig(vision_config=_sam().to_dict())),
+        lambda: tf.SamModel(tf.SamConfig(vision_config=_sam().to_dict())),
         lambda network, images: network.vision_encoder(images),
     ),
-    "vitdet": _window(lambda: VitDetModel(_vitdet()), **OF_VITDET),
+    "vitdet": _window(lambda: tf.VitDetModel(_vitdet()), **OF_VITDET),
     "vitdet whole": _window(
-        lambda: VitMatteForImageMatting(
-            VitMatteConfig(
+        lambda: tf.VitMatteForImageMatting(
+            tf.VitMatteConfig(
                 backbone_config=_vitdet(layer_norm_eps=1e-5),
                 hidden_size=32,
                 convstream_hidden_sizes=[4, 4, 4],
@@ -197,7 +175,7 @@ ENCODERS = {
         lambda network, images: network.backbone(images),
     ),
     "vitdet without relative positions": _window(
-        lambda: VitDetBackbone(
+        lambda: tf.VitDetBackbone(
             _vitdet(use_relative_position_embeddings=False, window_block_indices=[0, 1])
         ),
         **OF_VITDET,
@@ -210,7 +188,7 @@ test_the_folder_gives_the_numbers_of_the_library = numbers(ENCODERS)
 test_the_numbers_at_another_size = numbers_at_another_size(ENCODERS)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "stated", "words"),
     [
         ("blip", {"num_channels": 1}, ("num_channels must be 3", "got 1")),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import timm
 import torch
 
 import vitzoo
@@ -34,7 +33,7 @@ def test_a_file_of_timm_is_recognised_and_computes_the_same(parity, tmp_path, we
 @pytest.mark.parametrize(
     "name", ["radio/vit_b16_v3", "radio/vit_l16_v3", "radio/vit_h16_v3", "radio/vit_so400m16_v4"]
 )
-def test_positions_of_radio_are_interpolated_as_timm_loads_them(parity, tmp_path, name):
+def test_positions_of_radio_are_interpolated_as_timm_loads_them(parity, tmp_path, name, timm):
     spec, reference = make_small(parity, name, "scaled", (512, 512))
     path = write(tmp_path / "model.safetensors", reference.state_dict())
     del spec["image_size"]

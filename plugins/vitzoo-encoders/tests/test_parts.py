@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import RadioConfig, RadioModel
 
 import vitzoo
 from encoders import Encoder, close, write
-from helpers import refuses
+from helpers import Library, refuses
+from tables import cases
 from vitzoo.errors import InvalidInput, InvalidOption
 from vitzoo_encoders.patches import PaddedPatchEmbed
 from vitzoo_encoders.pools import PrefixMeanPool
@@ -20,8 +19,9 @@ from vitzoo_encoders.radio import (
     SummaryPool,
 )
 
+tf = Library("transformers")
 SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 32}
-RADIO = Encoder(lambda: RadioModel(RadioConfig(**SIZES, patch_size=8, max_img_size=64)))
+RADIO = Encoder(lambda: tf.RadioModel(tf.RadioConfig(**SIZES, patch_size=8, max_img_size=64)))
 
 
 def test_a_file_without_layer_scale_has_factors_of_one(tmp_path):
@@ -44,7 +44,7 @@ def test_the_file_names_the_class_tokens(tmp_path):
         close(vitzoo.create(tmp_path).eval()(images), tokens[:, [2, 0, 1]].flatten(1))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("part", "options", "words"),
     [
         (NormalisedPatchEmbed, {"mean": (1.0, 2.0)}, ("mean", "3", (1.0, 2.0))),

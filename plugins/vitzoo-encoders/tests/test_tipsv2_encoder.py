@@ -5,14 +5,14 @@ import json
 import pytest
 import safetensors.torch
 import torch
-from transformers import Tipsv2Config, Tipsv2Model, Tipsv2VisionConfig, Tipsv2VisionModel
 
 import vitzoo
 from encoders import Encoder, numbers, numbers_at_another_size, write
-from helpers import refuses
+from helpers import Library, refuses
 from vitzoo.errors import CheckpointError
 from vitzoo_encoders.tipsv2 import transformers_tipsv2
 
+tf = Library("transformers")
 SIZES = {
     "hidden_size": 32,
     "num_hidden_layers": 2,
@@ -26,11 +26,11 @@ TEXT |= {"num_attention_heads": 2}
 
 
 def alone(**keys):
-    return lambda: Tipsv2VisionModel(Tipsv2VisionConfig(**SIZES, **keys))
+    return lambda: tf.Tipsv2VisionModel(tf.Tipsv2VisionConfig(**SIZES, **keys))
 
 
 def whole(**keys):
-    return lambda: Tipsv2Model(Tipsv2Config(vision_config=SIZES | keys, text_config=TEXT))
+    return lambda: tf.Tipsv2Model(tf.Tipsv2Config(vision_config=SIZES | keys, text_config=TEXT))
 
 
 def tower(network, images):
@@ -57,7 +57,7 @@ test_the_folder_gives_the_numbers_of_the_library = numbers(ENCODERS)
 test_the_numbers_at_another_size = numbers_at_another_size(ENCODERS)
 
 
-def test_a_tower_is_written_for_transformers(tmp_path):
+def test_a_tower_is_written_for_transformers(tmp_path, transformers):
     network = write(ENCODERS["tipsv2_vision_model"], "drawn", tmp_path)
     file = safetensors.torch.load_file(tmp_path / "model.safetensors")
     model = vitzoo.create(tmp_path)
@@ -68,7 +68,7 @@ def test_a_tower_is_written_for_transformers(tmp_path):
     written = transformers_tipsv2.from_model(model.state_dict())
     assert {k: t.shape for k, t in written.items()} == {k: t.shape for k, t in file.items()}
     safetensors.torch.save_file(written, tmp_path / "model.safetensors", {"format": "pt"})
-    again = Tipsv2VisionModel.from_pretrained(tmp_path)
+    again = transformers.Tipsv2VisionModel.from_pretrained(tmp_path)
     images = torch.randn(1, 3, 32, 32)
     with torch.no_grad():
         expected = network(images).pooler_output

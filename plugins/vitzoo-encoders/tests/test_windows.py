@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import timm
 import torch
 import torch.nn.functional as F
 
@@ -29,6 +28,8 @@ WEIGHTS = ("own", "scaled")
 
 def timm_sam(weights, **options):
     """Return timm's network, small."""
+    import timm
+
     torch.manual_seed(1)
     windows = {"window_size": 3, "global_attn_indexes": [1], "patch_size": 8, "img_size": SIZE}
     return fill(timm.create_model("samvit_base_patch16", **NUMBERS | windows | options), weights)

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 import vitzoo
+from tables import cases
 from vitzoo.errors import InvalidOption, UnknownName, UnknownOption
 from vitzoo.parts import PatchEmbedder
 from vitzoo_hybrid import embed, resnet
@@ -122,9 +123,10 @@ def reference(state, images, layers, arithmetic):
     return x, tokens.reshape(len(x), -1, len(kernel)) + state["proj.bias"]
 
 
-@pytest.mark.parametrize("arithmetic", ["timm", "google"])
-@pytest.mark.parametrize("layers", [(), (2,), (1, 2), (1, 1, 1)])
-@pytest.mark.parametrize("size", [(32, 32), (16, 48)])
+@pytest.mark.slow
+@cases("arithmetic", ["timm", "google"])
+@cases("layers", [(), (2,), (1, 2), (1, 1, 1)])
+@cases("size", [(32, 32), (16, 48)])
 @torch.inference_mode()
 def test_every_element_is_that_of_the_formulas(layers, arithmetic, size):
     stem = small(layers=layers, patch=16, arithmetic=arithmetic)
@@ -170,6 +172,7 @@ def test_small_kernels_keep_their_shape_in_half_precision(arithmetic):
 # Shapes and grids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STEMS)
 def test_stems_have_their_stride_and_width(name):
     stride, channels = STEMS[name]
@@ -186,6 +189,7 @@ def test_stems_have_their_stride_and_width(name):
         assert stem(images).shape == (2, grid[0] * grid[1], 24)
 
 
+@pytest.mark.slow
 def test_the_map_of_the_paper():
     model = vitzoo.create("hybrid/r50_vit_b16", device="meta")
     images = torch.empty(2, 3, 224, 224, device="meta")
@@ -208,7 +212,7 @@ def test_an_image_that_is_not_tiled_is_refused_with_both_sizes():
 # Options
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "error", "message"),
     [
         ({"layers": "abc"}, InvalidOption, "layers.*'abc'"),
@@ -238,6 +242,7 @@ def test_a_misspelt_option_is_refused():
         vitzoo.create("vit_b16", patch_embed=part, device="meta")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("variant", "stem", "kernel"),
     [("vit_b16", "resnet50", 1), ("vit_b32", "resnet50", 2), ("vit_s16", "resnet_stem", 4)],
@@ -315,6 +320,7 @@ def test_weights_for_colour_load_into_a_network_for_grey(spec, randomise, tmp_pa
     torch.testing.assert_close(grey.patch_embed.proj.weight, model.patch_embed.proj.weight)
 
 
+@pytest.mark.slow
 def test_a_fresh_stem_starts_as_published():
     torch.manual_seed(1)
     with torch.device("cpu"):

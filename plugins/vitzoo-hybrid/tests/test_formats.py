@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import timm
 import torch
 
 import vitzoo
@@ -18,10 +17,11 @@ FORMULAS = runpy.run_path(str(Path(__file__).parents[3] / "tests" / "google_refe
 SIZES = {"width": 192, "depth": 2, "heads": 3, "mlp": 768, "patch": 32, "size": 224}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pre_logits", [0, 24])
 @pytest.mark.parametrize("weights", ["own", "scaled"])
 @torch.no_grad()
-def test_a_root_without_stages(tmp_path, weights, pre_logits):
+def test_a_root_without_stages(tmp_path, weights, pre_logits, timm):
     """R+Ti/16 of two blocks, against the formulas and timm; the way back is exact."""
     shapes = FORMULAS["hybrid_shapes"]((), **SIZES, classes=7, pre_logits=pre_logits)
     shapes["embedding/kernel"] = (8, 8, 64, 192)

@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import timm
 import torch
 from safetensors.torch import save_file
 
@@ -49,6 +48,8 @@ IN_TIMM = [
 
 def make_twins(parity, name, architecture, weights, *, options=None, arithmetic=None):
     """Return timm's network and ours with the same weights, carried over strictly both ways."""
+    import timm
+
     torch.manual_seed(1)
     with parity.unfilled(weights):
         reference = timm.create_model(architecture, num_classes=1000, **(options or {})).eval()
@@ -90,7 +91,7 @@ def assert_same_in_double(twins):
 
 
 @pytest.mark.parametrize(("name", "architecture"), IN_TIMM)
-def test_state_dicts_have_the_same_keys_and_shapes(name, architecture):
+def test_state_dicts_have_the_same_keys_and_shapes(name, architecture, timm):
     with torch.device("meta"):
         reference = timm.create_model(architecture, num_classes=1000)
     model = vitzoo.create(name, device="meta")
@@ -128,7 +129,7 @@ def test_the_stages_of_the_paper(parity, weights):
 
 @pytest.mark.parametrize("in_chans", [1, 5])
 @torch.inference_mode()
-def test_other_channels(parity, weights, in_chans):
+def test_other_channels(parity, weights, in_chans, timm):
     torch.manual_seed(1)
     options = {"in_chans": in_chans, "num_classes": 7, "depth": 1}
     reference = timm.create_model("vit_small_r26_s32_224", **options).eval()
@@ -141,7 +142,7 @@ def test_other_channels(parity, weights, in_chans):
 
 
 @torch.inference_mode()
-def test_a_file_of_timm_is_loaded_as_it_is(parity, tmp_path):
+def test_a_file_of_timm_is_loaded_as_it_is(parity, tmp_path, timm):
     torch.manual_seed(1)
     reference = timm.create_model("vit_small_r26_s32_224", num_classes=1000).eval()
     parity.fill(reference, "scaled")
@@ -153,7 +154,7 @@ def test_a_file_of_timm_is_loaded_as_it_is(parity, tmp_path):
 
 
 @torch.inference_mode()
-def test_a_file_without_a_classifier_takes_a_fresh_one(parity, tmp_path):
+def test_a_file_without_a_classifier_takes_a_fresh_one(parity, tmp_path, timm):
     torch.manual_seed(1)
     reference = timm.create_model("vit_small_r26_s32_224", num_classes=0).eval()
     parity.fill(reference, "own")

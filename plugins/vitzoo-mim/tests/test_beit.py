@@ -3,16 +3,10 @@
 import pytest
 import safetensors.torch
 import torch
-from timm.models.beit import Beit
-from transformers import (
-    BeitConfig,
-    BeitForImageClassification,
-    BeitForMaskedImageModeling,
-    BeitModel,
-)
 
 import vitzoo
 from helpers import check_odd_shapes, same, write
+from tables import cases
 from vitzoo import convert
 from vitzoo.errors import CheckpointError
 from vitzoo.formats import Format
@@ -43,6 +37,8 @@ FORMATS = {"beit/timm": timm_beit, "beit/transformers": transformers_beit}
 
 
 def timms(parity, weights, num_classes=5, **options):
+    from timm.models.beit import Beit
+
     torch.manual_seed(1)
     sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
     tables = {"use_abs_pos_emb": False, "use_rel_pos_bias": True, "init_values": 0.1}
@@ -53,6 +49,8 @@ def timms(parity, weights, num_classes=5, **options):
 
 
 def config(**changes):
+    from transformers import BeitConfig
+
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     sizes |= {"intermediate_size": 64, "image_size": 32, "patch_size": 8, "num_labels": 5}
     return BeitConfig(**(sizes | (RELATIVE if not changes.keys() & SHARED else {}) | changes))
@@ -116,11 +114,15 @@ def test_a_saved_network_is_the_models_own_layout(tmp_path, parity, images):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("tables", [RELATIVE, SHARED], ids=["each", "shared"])
-@pytest.mark.parametrize("mean", [True, False])
-@pytest.mark.parametrize("written", ["by save_pretrained", "as a state dict"])
-def test_the_classifier_there_and_back(tmp_path, parity, weights, images, tables, mean, written):
-    network = theirs(BeitForImageClassification, parity, weights, use_mean_pooling=mean, **tables)
+@cases("tables", [RELATIVE, SHARED], ids=["each", "shared"])
+@cases("mean", [True, False])
+@cases("written", ["by save_pretrained", "as a state dict"])
+def test_the_classifier_there_and_back(
+    tmp_path, parity, weights, images, tables, mean, written, transformers
+):
+    network = theirs(
+        transformers.BeitForImageClassification, parity, weights, use_mean_pooling=mean, **tables
+    )
     path, tensors = saved(tmp_path, network)
     if written == "as a state dict":
         write(path, network.state_dict())
@@ -138,8 +140,8 @@ def test_the_classifier_there_and_back(tmp_path, parity, weights, images, tables
 
 
 @torch.no_grad()
-def test_the_backbone_there_and_back(tmp_path, parity, weights, images):
-    network = theirs(BeitModel, parity, weights)
+def test_the_backbone_there_and_back(tmp_path, parity, weights, images, transformers):
+    network = theirs(transformers.BeitModel, parity, weights)
     path, tensors = saved(tmp_path, network)
     model = vitzoo.create(SPEC, weights=path, num_classes=0).eval()
     expected = network(images)
@@ -149,8 +151,10 @@ def test_the_backbone_there_and_back(tmp_path, parity, weights, images):
 
 
 @torch.no_grad()
-def test_masked_image_modelling_leaves_its_head(tmp_path, parity, weights, images):
-    network = theirs(BeitForMaskedImageModeling, parity, weights, use_mask_token=True, **SHARED)
+def test_masked_image_modelling_leaves_its_head(tmp_path, parity, weights, images, transformers):
+    network = theirs(
+        transformers.BeitForMaskedImageModeling, parity, weights, use_mask_token=True, **SHARED
+    )
     path, _ = saved(tmp_path, network)
     model = vitzoo.create(SPEC, weights=path, num_classes=0).eval()
     assert model.load_report.dropped == (
@@ -169,8 +173,10 @@ def test_masked_image_modelling_leaves_its_head(tmp_path, parity, weights, image
 @torch.no_grad()
 @pytest.mark.parametrize("size", [(48, 48), (48, 24), (24, 40)])
 @pytest.mark.parametrize("tables", [RELATIVE, SHARED], ids=["each", "shared"])
-def test_other_image_sizes_as_transformers_resamples(tmp_path, parity, weights, size, tables):
-    network = theirs(BeitForImageClassification, parity, weights, **tables)
+def test_other_image_sizes_as_transformers_resamples(
+    tmp_path, parity, weights, size, tables, transformers
+):
+    network = theirs(transformers.BeitForImageClassification, parity, weights, **tables)
     path, _ = saved(tmp_path, network)
     model = vitzoo.create(SPEC, weights=path).eval()
     model.set_input_size(size)
@@ -179,19 +185,23 @@ def test_other_image_sizes_as_transformers_resamples(tmp_path, parity, weights, 
 
 
 @torch.no_grad()
-def test_transformers_reads_what_is_written(tmp_path, parity, images):
+def test_transformers_reads_what_is_written(tmp_path, parity, images, transformers):
     """The library itself loads the inverse and computes our numbers."""
     model = vitzoo.create(SPEC, block={"norm_eps": 1e-12})
     parity.fill(model, "scaled")
     write(tmp_path / "model.safetensors", transformers_beit.from_model(model.state_dict()))
     config().save_pretrained(tmp_path)
-    network = BeitForImageClassification.from_pretrained(tmp_path).eval()
+    network = transformers.BeitForImageClassification.from_pretrained(tmp_path).eval()
     parity.assert_same(model.eval()(images), network(images).logits)
 
 
-def test_facts_come_from_the_config(tmp_path, parity):
+def test_facts_come_from_the_config(tmp_path, parity, transformers):
     network = theirs(
-        BeitForImageClassification, parity, "own", layer_norm_eps=1e-5, hidden_act="gelu_new"
+        transformers.BeitForImageClassification,
+        parity,
+        "own",
+        layer_norm_eps=1e-5,
+        hidden_act="gelu_new",
     )
     path, _ = saved(tmp_path, network)
     model = vitzoo.create(SPEC, weights=path)
@@ -215,40 +225,42 @@ def test_heads_are_counted_by_the_tables(tmp_path, parity):
         transformers_beit.num_heads({"num_attention_heads": 4}, tables)
 
 
-def test_images_that_are_not_square_are_refused(tmp_path, parity):
-    network = theirs(BeitForImageClassification, parity, "own", image_size=(32, 24))
+def test_images_that_are_not_square_are_refused(tmp_path, parity, transformers):
+    network = theirs(transformers.BeitForImageClassification, parity, "own", image_size=(32, 24))
     path, _ = saved(tmp_path, network)
     with pytest.raises(CheckpointError, match=r"image_size must be square.* got \[32, 24\]"):
         vitzoo.create(SPEC | {"image_size": (32, 24)}, weights=path)
 
 
 @pytest.mark.parametrize("changes", [RELATIVE | SHARED, {"use_absolute_position_embeddings": True}])
-def test_other_positions_are_refused_by_name(tmp_path, parity, changes):
-    network = theirs(BeitForImageClassification, parity, "own", **changes)
+def test_other_positions_are_refused_by_name(tmp_path, parity, changes, transformers):
+    network = theirs(transformers.BeitForImageClassification, parity, "own", **changes)
     if "use_absolute_position_embeddings" in changes:
-        network = theirs(BeitForImageClassification, parity, "own", **(RELATIVE | changes))
+        network = theirs(
+            transformers.BeitForImageClassification, parity, "own", **(RELATIVE | changes)
+        )
     path, _ = saved(tmp_path, network)
     with pytest.raises(CheckpointError, match=r"relative_position|absolute_position"):
         vitzoo.create(SPEC, weights=path)
 
 
-def test_a_segmentation_head_is_refused_by_name(tmp_path, parity):
-    path, tensors = saved(tmp_path, theirs(BeitModel, parity, "own"))
+def test_a_segmentation_head_is_refused_by_name(tmp_path, parity, transformers):
+    path, tensors = saved(tmp_path, theirs(transformers.BeitModel, parity, "own"))
     write(path, tensors | {"decode_head.classifier.weight": torch.ones(5, 32, 1, 1)})
     with pytest.raises(CheckpointError, match=r"unexpected: .*decode_head"):
         vitzoo.create(SPEC, weights=path, num_classes=0)
 
 
-def test_a_bias_of_the_key_is_refused_by_name(tmp_path, parity):
-    path, tensors = saved(tmp_path, theirs(BeitForImageClassification, parity, "own"))
+def test_a_bias_of_the_key_is_refused_by_name(tmp_path, parity, transformers):
+    path, tensors = saved(tmp_path, theirs(transformers.BeitForImageClassification, parity, "own"))
     key = "beit.encoder.layer.0.attention.attention.key.bias"
     write(path, tensors | {key: torch.ones(32)})
     with pytest.raises(CheckpointError, match=r"1 unexpected: encoder\.layer\.0.*key\.bias"):
         vitzoo.create(SPEC, weights=path)
 
 
-def test_a_tensor_under_two_names_is_refused(tmp_path, parity):
-    network = theirs(BeitForImageClassification, parity, "own", use_mean_pooling=False)
+def test_a_tensor_under_two_names_is_refused(tmp_path, parity, transformers):
+    network = theirs(transformers.BeitForImageClassification, parity, "own", use_mean_pooling=False)
     path, tensors = saved(tmp_path, network)
     write(path, tensors | {"layernorm.weight": torch.ones(32)})
     with pytest.raises(CheckpointError, match=r"two tensors.*'(layern|n)"):
@@ -295,7 +307,7 @@ def test_the_network_is_converted(tmp_path, parity, name):
     same(dict(again.state_dict()), dict(model.state_dict()))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("changes", "problem"),
     [
         ({"num_registers": 1}, "num_registers = 1"),
@@ -310,7 +322,7 @@ def test_the_network_is_converted(tmp_path, parity, name):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("name", FORMATS)
+@cases("name", FORMATS)
 def test_other_networks_are_refused(tmp_path, name, changes, problem):
     path = vitzoo.save(vitzoo.create(STATED | changes), tmp_path / "net.safetensors")
     with pytest.raises(CheckpointError, match=problem):
@@ -327,6 +339,8 @@ def test_a_vit_has_no_relative_positions(tmp_path, layout):
 
 def every_layout(parity):
     """Yield (format, keys) of every network and of what it is written as."""
+    from transformers import BeitForImageClassification, BeitForMaskedImageModeling, BeitModel
+
     state = vitzoo.create(SPEC).state_dict()
     for name, layout in FORMATS.items():
         yield name, layout.from_model(state).keys()
@@ -350,8 +364,9 @@ def test_each_layout_is_claimed_by_its_format_alone(parity):
 # Hostile shapes: what a layout cannot use stays under the file's own name.
 
 
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (0, 3), (2, 0, 3), (1, 1, 1, 0), (2,) * 6])
+@pytest.mark.slow
+@cases("name", FORMATS)
+@cases("shape", [(), (0,), (3,), (0, 3), (2, 0, 3), (1, 1, 1, 0), (2,) * 6])
 def test_odd_shapes(tmp_path, name, shape):
     layout, state = FORMATS[name], vitzoo.create(SPEC).state_dict()
     file = check_odd_shapes(layout, state, shape)

@@ -1,13 +1,13 @@
 """The image encoders of transformers that this plugin reads, by their folders."""
 
 import pytest
-import transformers as tf
 
 from create_helpers import refused
 from encoders import Encoder, compare, numbers, numbers_at_another_size
-from helpers import says
+from helpers import Library, says
 from vitzoo.errors import CheckpointError
 
+tf = Library("transformers")
 SIZES = {
     "hidden_size": 32,
     "intermediate_size": 64,

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from timm.models.eva import Eva
 
 import vitzoo
 from helpers import check_odd_shapes, same, write
@@ -33,6 +32,8 @@ SPEC = SIZES | {"variant": "eva02/vit_b14"}
 
 
 def timms(parity, weights, **options):
+    from timm.models.eva import Eva
+
     torch.manual_seed(1)
     sizes = {"img_size": 56, "patch_size": 14, "embed_dim": 32, "depth": 2, "num_heads": 2}
     numbers = {"mlp_ratio": 42 / 32, "num_classes": 5, "head_init_scale": 1.0}
@@ -165,6 +166,7 @@ def test_each_layout_is_claimed_by_its_format_alone(parity):
     assert timm_eva.name == "eva02/timm"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (0, 3), (2, 0, 3), (1, 1, 1, 0), (2,) * 6])
 def test_odd_shapes(tmp_path, shape):
     state = vitzoo.create(SPEC).state_dict()

@@ -3,8 +3,6 @@
 import pytest
 import safetensors.torch
 import torch
-from timm.models.vision_transformer import VisionTransformer
-from transformers import ViTMAEConfig, ViTMAEForPreTraining, ViTMAEModel
 
 import vitzoo
 from vitzoo import convert
@@ -24,11 +22,13 @@ EVERY_PATCH = torch.arange(64.0)  # the noise that keeps the patches in their or
 
 
 def config(**changes):
+    import transformers
+
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     sizes |= {"intermediate_size": 64, "image_size": 32, "patch_size": 8, "mask_ratio": 0.0}
     decoder = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     sizes |= {f"decoder_{name}": number for name, number in decoder.items()}
-    return ViTMAEConfig(**(sizes | {"decoder_intermediate_size": 32} | changes))
+    return transformers.ViTMAEConfig(**(sizes | {"decoder_intermediate_size": 32} | changes))
 
 
 def saved(folder, network):
@@ -38,10 +38,10 @@ def saved(folder, network):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", [ViTMAEForPreTraining, ViTMAEModel])
-def test_the_encoder_of_transformers(tmp_path, parity, weights, images, kind):
+@pytest.mark.parametrize("kind", ["ViTMAEForPreTraining", "ViTMAEModel"])
+def test_the_encoder_of_transformers(tmp_path, parity, weights, images, kind, transformers):
     torch.manual_seed(1)
-    network = kind(config()).eval()
+    network = getattr(transformers, kind)(config()).eval()
     parity.fill(network, weights)
     path = saved(tmp_path, network)
     model = vitzoo.create(SPEC, weights=path).eval()
@@ -50,7 +50,7 @@ def test_the_encoder_of_transformers(tmp_path, parity, weights, images, kind):
     assert set(report.kept) == set(model.state_dict())
     beside = [name for name in safetensors.torch.load_file(path) if name.startswith("decoder.")]
     assert set(report.dropped) == set(beside)
-    assert bool(beside) == (kind is ViTMAEForPreTraining)
+    assert bool(beside) == (kind == "ViTMAEForPreTraining")
     encoder = network.vit if beside else network
     tokens = encoder(images, noise=EVERY_PATCH[None, :16].expand(2, -1)).last_hidden_state
     parity.assert_same(model.forward_features(images), tokens)
@@ -59,9 +59,9 @@ def test_the_encoder_of_transformers(tmp_path, parity, weights, images, kind):
 
 @torch.no_grad()
 @pytest.mark.parametrize("size", [(32, 48), (40, 24)])
-def test_other_image_sizes_as_transformers_resamples(tmp_path, parity, weights, size):
+def test_other_image_sizes_as_transformers_resamples(tmp_path, parity, weights, size, transformers):
     torch.manual_seed(1)
-    network = ViTMAEModel(config()).eval()
+    network = transformers.ViTMAEModel(config()).eval()
     parity.fill(network, weights)
     path = saved(tmp_path, network)
     model = vitzoo.create(SPEC, weights=path).eval()
@@ -72,9 +72,9 @@ def test_other_image_sizes_as_transformers_resamples(tmp_path, parity, weights, 
     parity.assert_same(model.forward_features(images), expected)
 
 
-def test_the_fixed_table_is_in_the_file(tmp_path):
+def test_the_fixed_table_is_in_the_file(tmp_path, transformers):
     """Rows of sines and cosines; another activation or epsilon is the config's."""
-    network = ViTMAEModel(config(hidden_act="gelu_new", layer_norm_eps=1e-5))
+    network = transformers.ViTMAEModel(config(hidden_act="gelu_new", layer_norm_eps=1e-5))
     model = vitzoo.create(SPEC, weights=saved(tmp_path, network))
     assert torch.equal(model.pos_embed, network.embeddings.position_embeddings)
     assert (model.spec.block.activation, model.spec.block.norm_eps) == ("gelu_tanh", 1e-5)
@@ -84,6 +84,8 @@ def test_the_fixed_table_is_in_the_file(tmp_path):
 
 @torch.no_grad()
 def test_metas_encoder_is_timms_layout(tmp_path, parity, weights, images):
+    from timm.models.vision_transformer import VisionTransformer
+
     torch.manual_seed(1)
     sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
     network = VisionTransformer(**sizes, mlp_ratio=2, num_classes=0).eval()
@@ -98,6 +100,8 @@ def test_metas_encoder_is_timms_layout(tmp_path, parity, weights, images):
 @pytest.mark.parametrize("pool", ["avg", "token"])
 def test_a_fine_tuned_file_says_where_its_norm_stands(tmp_path, parity, weights, images, pool):
     """The authors fine-tune on the mean of the patches, normed afterwards."""
+    from timm.models.vision_transformer import VisionTransformer
+
     torch.manual_seed(1)
     sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
     network = VisionTransformer(**sizes, mlp_ratio=2, num_classes=5, global_pool=pool).eval()
@@ -112,8 +116,8 @@ def test_a_fine_tuned_file_says_where_its_norm_stands(tmp_path, parity, weights,
         vitzoo.create(SPEC, weights=path, num_classes=5, pool=wrong)
 
 
-def test_a_fresh_classifier_on_pre_trained_weights(tmp_path):
-    path = saved(tmp_path, ViTMAEForPreTraining(config()))
+def test_a_fresh_classifier_on_pre_trained_weights(tmp_path, transformers):
+    path = saved(tmp_path, transformers.ViTMAEForPreTraining(config()))
     model = vitzoo.create(SPEC, weights=path, num_classes=7, pool="mean")
     assert model.load_report.reinitialised == ("head.weight", "head.bias")
     assert model(torch.zeros(1, 3, 32, 32)).shape == (1, 7)
@@ -127,8 +131,8 @@ def test_metas_decoder_is_refused_by_name(tmp_path):
         vitzoo.create(SPEC, weights=path)
 
 
-def test_converting_names_the_decoder(tmp_path):
-    path = saved(tmp_path, ViTMAEForPreTraining(config()))
+def test_converting_names_the_decoder(tmp_path, transformers):
+    path = saved(tmp_path, transformers.ViTMAEForPreTraining(config()))
     done = convert(path, "timm", tmp_path / "encoder.safetensors", variant=None)
     (note,) = [row for row in done.notes if row.startswith("no part of the network")]
     assert "decoder.mask_token" in note

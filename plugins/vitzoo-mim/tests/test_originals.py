@@ -6,10 +6,10 @@ import re
 
 import pytest
 import torch
-from timm.models import beit, eva, vision_transformer
 
 import vitzoo
 from helpers import same, write
+from tables import cases
 from vitzoo import convert
 from vitzoo.errors import CheckpointError
 from vitzoo.testing import checkpoint_formats
@@ -51,6 +51,8 @@ def mae_decoder():
 
 @torch.no_grad()
 def test_metas_mae_with_its_decoder(tmp_path, parity, weights, images):
+    from timm.models import vision_transformer
+
     network = vision_transformer.VisionTransformer(**TIMMS, mlp_ratio=2, **NONE)
     state = filled(parity, weights, network).state_dict()
     tensors = state | mae_decoder() | {"mask_token": torch.randn(1, 1, 32)}
@@ -73,6 +75,8 @@ def test_metas_mae_with_its_decoder(tmp_path, parity, weights, images):
 @torch.no_grad()
 @pytest.mark.parametrize("shared", [True, False])
 def test_microsofts_beit_in_pre_training(tmp_path, parity, weights, images, shared):
+    from timm.models import beit
+
     tables = {"use_abs_pos_emb": False, "init_values": 0.1, "global_pool": "token", **NONE}
     tables |= {"use_rel_pos_bias": not shared, "use_shared_rel_pos_bias": shared}
     network = filled(parity, weights, beit.Beit(**TIMMS, mlp_ratio=2, **tables))
@@ -123,10 +127,13 @@ def originals(state, more):
     return tensors
 
 
+@pytest.mark.slow
 @torch.no_grad()
-@pytest.mark.parametrize("prefix", ["", "visual.", "module.visual.", "visual.trunk."])
-@pytest.mark.parametrize("kind", KINDS)
+@cases("prefix", ["", "visual.", "module.visual.", "visual.trunk."])
+@cases("kind", KINDS)
 def test_the_authors_eva02(tmp_path, parity, weights, kind, prefix):
+    from timm.models import eva
+
     options, variant, more = KINDS[kind]
     sizes = TIMMS | {"img_size": 56, "patch_size": 14, "mlp_ratio": 42 / 32, "num_classes": 5}
     network = filled(parity, weights, eva.Eva(**sizes, **options, head_init_scale=1.0))
@@ -149,6 +156,8 @@ def test_the_authors_eva02(tmp_path, parity, weights, kind, prefix):
 
 def test_eva02_before_fine_tuning_has_the_pool_of_its_norm(tmp_path, parity):
     """Its norm acts on the tokens; timm moves it behind the pool."""
+    from timm.models import eva
+
     options, variant, more = KINDS["b"]
     sizes = TIMMS | {"img_size": 56, "patch_size": 14, "mlp_ratio": 42 / 32, "num_classes": 0}
     network = filled(parity, "scaled", eva.Eva(**sizes, **options, global_pool="token"))
@@ -164,6 +173,8 @@ def test_eva02_before_fine_tuning_has_the_pool_of_its_norm(tmp_path, parity):
 
 
 def test_an_incomplete_file_of_the_authors_is_refused(tmp_path):
+    from timm.models import eva
+
     options, variant, more = KINDS["b"]
     sizes = TIMMS | {"img_size": 56, "patch_size": 14, "mlp_ratio": 42 / 32, "num_classes": 5}
     own = originals(eva.Eva(**sizes, **options).state_dict(), more)

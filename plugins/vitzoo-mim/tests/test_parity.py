@@ -7,9 +7,7 @@ name says so, with two blocks.
 from types import SimpleNamespace
 
 import pytest
-import timm
 import torch
-import transformers
 
 import vitzoo
 from helpers import write
@@ -46,6 +44,8 @@ def layout_of(variant):
 
 def make_timm(parity, network, weights, *, cut=False, **options):
     """Return (variant's name with its changes, timm's network); `cut` to two blocks."""
+    import timm
+
     variant = NETWORKS[network]
     changes = {"depth": 2} if cut or is_cut(variant) else {}
     if variant.name.startswith(("beit/", "eva02/")):
@@ -82,7 +82,7 @@ def test_every_variant_is_compared_and_only_the_large_ones_are_cut():
 
 
 @pytest.mark.parametrize("network", IN_CI)
-def test_timms_names_mean_these_networks(network):
+def test_timms_names_mean_these_networks(network, timm):
     variant = NETWORKS[network]
     with torch.device("meta"):
         theirs = dict(variant.known_as)["timm"]
@@ -146,6 +146,8 @@ def test_gradients_are_those_of_timm_2_blocks(parity, weights, network):
 
 def make_transformers(parity, folder, kind, weights, **options):
     """Return (transformers' network of B size with two blocks, path of its file)."""
+    import transformers
+
     config = {transformers.ViTMAEModel: transformers.ViTMAEConfig}
     torch.manual_seed(1)
     network = kind(config.get(kind, transformers.BeitConfig)(**options)).eval()
@@ -157,7 +159,7 @@ def make_transformers(parity, folder, kind, weights, **options):
 @torch.inference_mode()
 @pytest.mark.parametrize("size", [(224, 224), (160, 256), (288, 224)], ids=str)
 @pytest.mark.parametrize("shared", [False, True])
-def test_beit_of_transformers_2_blocks(parity, tmp_path, weights, shared, size):
+def test_beit_of_transformers_2_blocks(parity, tmp_path, weights, shared, size, transformers):
     tables = {"use_relative_position_bias": not shared, "use_shared_relative_position_bias": shared}
     kind = transformers.BeitForImageClassification
     network, path = make_transformers(
@@ -173,7 +175,7 @@ def test_beit_of_transformers_2_blocks(parity, tmp_path, weights, shared, size):
 
 @torch.inference_mode()
 @pytest.mark.parametrize("size", [(224, 224), (160, 256)], ids=str)
-def test_mae_of_transformers_2_blocks(parity, tmp_path, weights, size):
+def test_mae_of_transformers_2_blocks(parity, tmp_path, weights, size, transformers):
     options = {"num_hidden_layers": 2, "mask_ratio": 0.0}
     network, path = make_transformers(
         parity, tmp_path, transformers.ViTMAEModel, weights, **options
@@ -187,7 +189,7 @@ def test_mae_of_transformers_2_blocks(parity, tmp_path, weights, size):
 
 
 @torch.inference_mode()
-def test_registered_weights_are_read_as_their_row_says(parity, tmp_path, caplog):
+def test_registered_weights_are_read_as_their_row_says(parity, tmp_path, caplog, transformers):
     kind = transformers.BeitForMaskedImageModeling
     options = {"use_shared_relative_position_bias": True, "use_mask_token": True}
     network, path = make_transformers(parity, tmp_path, kind, "scaled", **options)

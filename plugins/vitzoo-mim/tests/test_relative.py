@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from scipy.interpolate import RectBivariateSpline
 
 import vitzoo
+from tables import cases
 from vitzoo.errors import InvalidOption
 from vitzoo_mim.relative import RelativePositions
 from vitzoo_mim.resample import METHODS, geometric_weights, resample_distances
@@ -24,8 +24,8 @@ def numbered(part, grid):
     return torch.arange(float(table.numel())).reshape(table.shape)
 
 
-@pytest.mark.parametrize("grid", GRIDS)
-@pytest.mark.parametrize("prefix", [0, 1, 3])
+@cases("grid", GRIDS)
+@cases("prefix", [0, 1, 3])
 def test_each_pair_reads_the_number_of_its_distance(grid, prefix):
     positions = part(grid, prefix)
     table, (h, w) = numbered(positions, grid), grid
@@ -95,8 +95,8 @@ def test_wrong_options_are_refused(options, text):
 # Other grids.
 
 
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("prefix", [0, 1])
+@cases("method", METHODS)
+@cases("prefix", [0, 1])
 def test_extra_rows_are_kept_and_the_own_grid_changes_nothing(method, prefix):
     positions = part((3, 4), prefix, resample=method)
     table = torch.randn(3, 35 + 3 * prefix, 2)
@@ -138,6 +138,8 @@ def test_geometric_distances_are_interpolated_linearly(old, new):
 @pytest.mark.parametrize(("old", "new"), [((14, 14), (24, 24)), ((4, 7), (9, 3)), ((5, 3), (4, 8))])
 def test_the_cubic_spline_is_that_of_scipy(old, new):
     """BEiT's own code called scipy's interp2d, which fitted this spline."""
+    from scipy.interpolate import RectBivariateSpline
+
     sides = [(2 * a - 1, 2 * b - 1) for a, b in zip(old, new, strict=True)]
     places = [reference_places(*side) for side in sides]
     wanted = [
@@ -154,8 +156,8 @@ def test_the_cubic_spline_is_that_of_scipy(old, new):
 
 
 @pytest.mark.filterwarnings("ignore:torch.searchsorted.*", "ignore:Using a non-tuple sequence.*")
-@pytest.mark.parametrize("old", [(14, 14), (3, 5), (2, 2), (1, 3)])
-@pytest.mark.parametrize("new", [(24, 24), (5, 4), (7, 3), (1, 1)])
+@cases("old", [(14, 14), (3, 5), (2, 2), (1, 3)])
+@cases("new", [(24, 24), (5, 4), (7, 3), (1, 1)])
 def test_geometric_resampling_is_that_of_timm(old, new):
     from timm.layers import resize_rel_pos_bias_table
 

@@ -6,10 +6,7 @@ import sys
 
 import pytest
 import safetensors.torch
-import timm
 import torch
-import transformers
-from timm.models import save_for_hf
 
 import vitzoo
 from helpers import says
@@ -30,6 +27,8 @@ ONE_OF_EACH = (
 
 def reference(name):
     """Return timm's network with random weights, running statistics and classifiers included."""
+    import timm
+
     torch.manual_seed(1)
     model = timm.create_model(name, pretrained=False).eval()
     generator = torch.Generator().manual_seed(2)
@@ -78,9 +77,12 @@ def test_a_file_of_timms_gives_timms_numbers(tmp_path):
     assert model.spec == vitzoo.describe(SMALLEST).spec
 
 
+@pytest.mark.slow
 @torch.inference_mode()
 @pytest.mark.parametrize("name", ["pit_ti_224", "vit_relpos_small_patch16_224", "twins_svt_small"])
 def test_the_folder_of_a_wrapped_network(tmp_path, name):
+    from timm.models import save_for_hf
+
     theirs = reference(name)
     save_for_hf(theirs, tmp_path, safe_serialization=True)
     ours = vitzoo.create(f"{tmp_path}/").eval()
@@ -95,7 +97,7 @@ def test_the_folder_of_a_wrapped_network(tmp_path, name):
         vitzoo.create(f"{tmp_path}/")
 
 
-def test_the_folder_of_a_wrapped_network_of_transformers(tmp_path):
+def test_the_folder_of_a_wrapped_network_of_transformers(tmp_path, transformers):
     config = transformers.TimmWrapperConfig(architecture="pit_ti_224", num_labels=5)
     wrapper = transformers.TimmWrapperForImageClassification(config).eval()
     wrapper.save_pretrained(tmp_path)
@@ -136,8 +138,9 @@ def test_a_network_of_one_image_size_says_so():
         vitzoo.create("timm/mvitv2_tiny", dynamic=True, device="meta")
 
 
+@pytest.mark.slow
 @torch.inference_mode()
-def test_positions_are_resampled_as_timm_does(tmp_path):
+def test_positions_are_resampled_as_timm_does(tmp_path, timm):
     theirs = reference("swin_s3_tiny_224")
     path = write(tmp_path / "swin.safetensors", theirs)
     size = (224, 448)
@@ -161,6 +164,7 @@ def test_what_cannot_be_resampled_is_refused(tmp_path):
         vitzoo.create(SMALLEST, weights=path, image_size=448)
 
 
+@pytest.mark.slow
 @torch.inference_mode()
 def test_saved_and_restored(tmp_path):
     model = vitzoo.create("timm/xcit_nano_12_p16_224", num_classes=3, drop_path=0.1).eval()

@@ -12,17 +12,16 @@ from pathlib import Path
 
 import pytest
 import safetensors.torch
-import timm
 import torch
 
 import vitzoo
+from helpers import Library
 from kinds import one_of_each_kind
 from vitzoo.errors import CheckpointError
-from vitzoo_timm.keys import tensors_of
-from vitzoo_timm.native import spec_of
 
 pytestmark = pytest.mark.parity
 
+keys, native = Library("vitzoo_timm.keys"), Library("vitzoo_timm.native")
 ROOT = Path(__file__).parents[3]
 TOOL = runpy.run_path(str(ROOT / "tests" / "parity_table.py"), run_name="parity_table")
 ROWS = TOOL["rows_of"]((ROOT / "docs" / "parity.md").read_text())
@@ -37,6 +36,8 @@ LARGE_PATCH = 32  # px
 @cache
 def small(name):
     """Return options that make an architecture small and leave its features."""
+    import timm
+
     with torch.device("meta"):
         embed = timm.create_model(name, depth=1).patch_embed
     ratio = getattr(embed, "feature_ratio", (1, 1))
@@ -47,6 +48,8 @@ def small(name):
 
 def made(parity, name, weights):
     """Return timm's small network with one of the two sets of weights."""
+    import timm
+
     torch.manual_seed(1)
     model = timm.create_model(name, pretrained=False, **small(name)).eval()
     if weights == "scaled":
@@ -57,9 +60,9 @@ def made(parity, name, weights):
 def loaded(model, folder, change=None):
     """Return the vitzoo network that a timm network describes, from a file of its tensors."""
     path = folder / "model.safetensors"
-    tensors = {name: tensor.contiguous() for name, tensor in tensors_of(model).items()}
+    tensors = {name: tensor.contiguous() for name, tensor in keys.tensors_of(model).items()}
     safetensors.torch.save_file(tensors, path)
-    ours = vitzoo.create({**spec_of(model), **(change or {})}, weights=path).eval()
+    ours = vitzoo.create({**native.spec_of(model), **(change or {})}, weights=path).eval()
     path.unlink()
     return ours
 
@@ -115,6 +118,7 @@ def test_a_row_of_the_page_names_the_variant():
     assert ROWS["vit_relpos_small_patch16_224"].ours() == "`timm/vit_relpos_small_patch16_224`"
 
 
+@pytest.mark.long  # builds all of them
 @pytest.mark.parametrize("family", ["vit_[a-h]*", "vit_[i-r]*", "vit_[s-z]*", "[!v]*"])
 def test_verdicts_are_those_of_the_page(family):
     compared = [name for name in ROWS if fnmatch(name, family)]
@@ -190,8 +194,8 @@ def test_a_flipped_fact_is_seen(parity, tmp_path, flip):
     seen = []
     for weights in ("own", "scaled"):
         model = made(parity, name, weights)
-        changes = change(spec_of(model))
-        assert changes != {key: spec_of(model).get(key) for key in changes}
+        changes = change(native.spec_of(model))
+        assert changes != {key: native.spec_of(model).get(key) for key in changes}
         try:
             compare(parity, model, loaded(model, tmp_path, changes))
         except (AssertionError, CheckpointError) as error:

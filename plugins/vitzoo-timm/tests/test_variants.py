@@ -4,7 +4,6 @@ import runpy
 from pathlib import Path
 
 import pytest
-import timm
 
 import vitzoo
 from vitzoo.errors import UnknownName
@@ -25,7 +24,7 @@ def test_every_family_has_a_row():
         assert f'paper = "arXiv:{paper}"' in text, paper
 
 
-def test_every_file_of_timm_is_registered():
+def test_every_file_of_timm_is_registered(timm):
     for variant in vitzoo.variants("timm/*"):
         name = variant.name.removeprefix("timm/")
         tags = {tag.partition(".")[2] for tag in timm.list_pretrained(f"{name}.*")}
@@ -54,7 +53,7 @@ SIZED = {
 
 @pytest.mark.parity
 @pytest.mark.parametrize("tag", SIZED)
-def test_a_predicted_size_is_that_of_a_known_file(tag):
+def test_a_predicted_size_is_that_of_a_known_file(tag, timm):
     """Buffers that timm stored in its files, and no longer has in its state dict, count."""
     classes = timm.get_pretrained_cfg(tag).num_classes
     network = UPDATE["made"](tag.partition(".")[0], num_classes=classes)

@@ -20,15 +20,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 
 import vitzoo
 from vitzoo.network.summary import cost
 from vitzoo.registry.label_sets import SETS
-from vitzoo_timm.build import parameters
 from vitzoo_timm.look import NotNative
-from vitzoo_timm.native import spec_of
 
 ROOT = Path(__file__).parents[1]
 MANIFEST = ROOT / "vitzoo_timm" / "registry.toml"
@@ -101,6 +98,8 @@ api = 1
 
 def names() -> list[str]:
     """Return the architectures of the bridge."""
+    import timm
+
     found = {n for pattern in PAPERS for n in fnmatch.filter(timm.list_models(), pattern)}
     vits = [n for pattern in VITS for n in fnmatch.filter(timm.list_models(), pattern)]
     return sorted(found | {n for n in vits if not is_native(n)})
@@ -108,6 +107,8 @@ def names() -> list[str]:
 
 def is_native(name: str) -> bool:
     """Tell whether vitzoo has parts for an architecture."""
+    from vitzoo_timm.native import spec_of
+
     try:
         spec_of(plain(name))
     except NotNative:
@@ -123,6 +124,8 @@ def plain(name: str) -> Any:
 
 def made(name: str, **options: Any) -> Any:
     """Return timm's network on `meta`."""
+    import timm
+
     with torch.device("meta"), UNFILLED():
         return timm.create_model(name, pretrained=False, **options)
 
@@ -130,6 +133,8 @@ def made(name: str, **options: Any) -> Any:
 @cache
 def accepts(cls: type, name: str) -> tuple[str, ...]:
     """Return which fields of a spec a class of timm's can honour, tried on one architecture."""
+    from vitzoo_timm.build import parameters
+
     known = parameters(cls)
     found = [field for field, options in TRIED.items() if builds(name, options)]
     if "img_size" in known and builds(name, {"img_size": [2 * n for n in size_of(plain(name))]}):
@@ -170,6 +175,8 @@ def row(name: str, first: dict[type, str]) -> str:
         name: of the architecture.
         first: the architecture that stands for each class.
     """
+    import timm
+
     model = plain(name)
     title, paper = next(v for k, v in {**OTHERS, **PAPERS}.items() if fnmatch.fnmatch(name, k))
     cls = type(model)
@@ -200,6 +207,8 @@ def row(name: str, first: dict[type, str]) -> str:
 
 def tags(name: str) -> list[str]:
     """Return the tags of an architecture that have a file, timm's default first."""
+    import timm
+
     default = timm.get_pretrained_cfg(name)
     if default is None or not default.has_weights:
         return []
@@ -209,6 +218,8 @@ def tags(name: str) -> list[str]:
 
 def weights(name: str, tag: str, paper: str) -> dict[str, Any]:
     """Return the entry of a file, as timm's config states it."""
+    import timm
+
     config = timm.get_pretrained_cfg(f"{name}.{tag}")
     owner, classes = config.hf_hub_id.partition("/")[0], config.num_classes
     same = classes == plain(name).num_classes

@@ -7,17 +7,13 @@ import functools
 import pickle
 import threading
 
-import onnxruntime
 import pytest
-import timm
 import torch
 from torch import nn
-from torch._dynamo.testing import CompileCounter
-from torchvision.models.detection.anchor_utils import AnchorGenerator
-from torchvision.models.detection.image_list import ImageList
 
 import vitzoo
 from helpers import SMALL, fill, randn, refuses
+from tables import cases
 
 STEM = {"embed_dim": 48, "num_heads": 3, "mlp_dim": 96, "depth": 3}
 
@@ -41,7 +37,8 @@ def small(**options):
     return fill(vitzoo.backbone(SMALL, **options))
 
 
-@pytest.mark.parametrize("name", kinds())
+@pytest.mark.slow
+@cases("name", kinds())
 @torch.no_grad()
 def test_each_family_gives_the_maps_of_its_blocks(name):
     spec = vitzoo.describe(name).spec
@@ -75,9 +72,10 @@ STEMS = ("patch_embed.", "patch_embeds.0.")
 PLAIN = ("vit_dwee_patch16_reg1_gap_256", "xcit_nano_12_p8_224")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*HIERARCHICAL, *PLAIN])
 @torch.no_grad()
-def test_networks_of_timm_give_the_maps_of_timm(name):
+def test_networks_of_timm_give_the_maps_of_timm(name, timm):
     source = f"timm/{name}"
     if name in PLAIN:  # a model, which takes one size at first
         source = vitzoo.create(source, num_classes=0)
@@ -97,6 +95,7 @@ def test_networks_of_timm_give_the_maps_of_timm(name):
     assert [x.shape for x in features(images(95, 154))] == [x.shape for x in found]
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_networks_of_timm_with_one_size():
     with refuses(vitzoo.InvalidOption, "timm/pit_ti_224", "224x224 px; pass dynamic=False"):
@@ -113,6 +112,7 @@ def test_networks_of_timm_with_one_size():
                 features(images(*size))
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_pyramids_of_networks_with_one_size():
     made = functools.partial(vitzoo.backbone, "timm/hiera_tiny_224", dynamic=False)
@@ -124,6 +124,7 @@ def test_pyramids_of_networks_with_one_size():
         vitzoo.backbone("timm/levit_128s", dynamic=False, pyramid=True, device="meta")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["hiera_tiny_224", "hieradet_small"])
 def test_networks_without_norms_of_results_refuse_norm(name):
     with refuses(vitzoo.InvalidOption, "norm = True", "leave norm out"):
@@ -166,6 +167,7 @@ def test_what_other_libraries_read():
     assert (features.num_features, features.image_size) == (48, (32, 32))
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_the_form_of_the_results():
     batch = images(30, 41)
@@ -242,6 +244,7 @@ def test_frozen_counts_blocks_as_freeze_does():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "stage"),
     [
@@ -266,6 +269,7 @@ def test_frozen_counts_stages_as_out_does(name, stage):
     assert not any(p.requires_grad for n, p in named.items() if n.startswith(STEMS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", None])
 @torch.no_grad()
 def test_freezing_leaves_the_live_network_to_other_threads(name):
@@ -365,6 +369,9 @@ def test_a_pyramid_of_the_last_map():
 
 @torch.no_grad()
 def test_torchvision_places_anchors_by_whole_strides():
+    from torchvision.models.detection.anchor_utils import AnchorGenerator
+    from torchvision.models.detection.image_list import ImageList
+
     spec = {**SMALL, "patch_size": 14, "image_size": 56}
     with refuses(vitzoo.InvalidOption, "[3.5, 7, 14, 28]", "'scales': (2, 1, 0.5), 'top': True"):
         vitzoo.backbone(spec, pyramid=True, returns="dict")
@@ -385,6 +392,8 @@ def test_torchvision_places_anchors_by_whole_strides():
 )
 @torch.no_grad()
 def test_compiled_once_for_most_sizes(source):
+    from torch._dynamo.testing import CompileCounter
+
     torch.compiler.reset()
     counter, features = CompileCounter(), fill(vitzoo.backbone(source, out=2))
     compiled = torch.compile(features, backend=counter, dynamic=True, fullgraph=True)
@@ -461,7 +470,7 @@ def test_widths_that_differ_have_no_common_number():
         vitzoo.backbone("timm/pvt_v2_b0", prefix_tokens=True, device="meta")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("wrong", "parts"),
     [
         (torch.zeros(2, 4, 9, 9), ["(b, 3, h, w)", "(2, 4, 9, 9)", "images[:, :3]"]),
@@ -484,6 +493,8 @@ def test_images_that_are_not_possible(wrong, parts):
 @pytest.mark.compile
 @torch.no_grad()
 def test_export_at_a_size_that_is_not_the_networks(tmp_path):
+    import onnxruntime
+
     features = fill(vitzoo.backbone({**SMALL, "depth": 1, "pos_embed": "mim/relative"}))
     batch = images(40, 50)
     torch.onnx.export(features, (batch,), dynamo=True, verbose=False).save(tmp_path / "net.onnx")

@@ -7,15 +7,13 @@ import warnings
 
 import pytest
 import safetensors.torch
-import timm
 import tomlkit
 import torch
-from timm.models import FeatureHookNet
-from timm.models._features import FeatureGetterNet
 
 import stored
 import vitzoo
 from helpers import close, fill, randn, refuses
+from tables import cases
 from vitzoo.errors import (
     CheckpointError,
     FirstUseWarning,
@@ -67,7 +65,7 @@ def net(vitzoo_hub, small, tmp_path, monkeypatch, new_registry):
     return make
 
 
-def test_every_registered_network_has_a_name_and_its_weights_are_tags(monkeypatch):
+def test_every_registered_network_has_a_name_and_its_weights_are_tags(monkeypatch, timm):
     for name in ("create", "open_registered"):  # builds nothing, opens nothing
         monkeypatch.setattr(f"vitzoo.apps.backbone.timm_registry.{name}", None)
     vitzoo.register_in_timm()
@@ -96,7 +94,7 @@ def test_every_registered_network_has_a_name_and_its_weights_are_tags(monkeypatc
     assert timm.models.model_entrypoint("vitzoo_vit_b16") is entrypoint
 
 
-def test_weights_come_through_the_store(net, vitzoo_hub):
+def test_weights_come_through_the_store(net, vitzoo_hub, timm):
     model = net()
     for name in (NET, f"{NET}.main"):
         found = timm.create_model(name, pretrained=True).eval()
@@ -112,7 +110,7 @@ def test_weights_come_through_the_store(net, vitzoo_hub):
         timm.create_model(f"{NET}.other", pretrained=True)
 
 
-def test_other_bytes_are_refused(net, vitzoo_hub):
+def test_other_bytes_are_refused(net, vitzoo_hub, timm):
     net()
     data = vitzoo_hub.files["acme/net", "model.safetensors"]
     vitzoo_hub.add("acme/net", "model.safetensors", data[:-1] + bytes([data[-1] ^ 1]))
@@ -137,9 +135,10 @@ ARGUMENTS = {
 }
 
 
-@pytest.mark.parametrize("case", ARGUMENTS)
-@pytest.mark.parametrize("pretrained", [True, False])
-def test_arguments_have_the_meaning_of_timm(net, case, pretrained):
+@pytest.mark.slow
+@cases("case", ARGUMENTS)
+@cases("pretrained", [True, False])
+def test_arguments_have_the_meaning_of_timm(net, case, pretrained, timm):
     net()
     given, meant = ARGUMENTS[case]
     if case == "pool" and pretrained:  # as in timm, the tensors of the other norm are missing
@@ -155,7 +154,7 @@ def test_arguments_have_the_meaning_of_timm(net, case, pretrained):
         assert all(torch.equal(x, found.state_dict()[n]) for n, x in expected.state_dict().items())
 
 
-def test_a_pool_that_the_network_has_is_not_replaced(net):
+def test_a_pool_that_the_network_has_is_not_replaced(net, timm):
     """timm's `avg` has the norm after the pool; this network has it before, as timm writes it."""
     model = net(pool="mean")
     found = timm.create_model(NET, pretrained=True, global_pool=model.global_pool).eval()
@@ -181,8 +180,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_vitzoo_cannot_do_is_refused(net, vitzoo_hub, case):
+@pytest.mark.slow
+@cases("case", REFUSED)
+def test_what_vitzoo_cannot_do_is_refused(net, vitzoo_hub, case, timm):
     net()
     given, error, *parts = REFUSED[case]
     with refuses(error, *parts):
@@ -190,7 +190,7 @@ def test_what_vitzoo_cannot_do_is_refused(net, vitzoo_hub, case):
     assert not vitzoo_hub.requests
 
 
-def test_a_network_without_weights(local_registry):
+def test_a_network_without_weights(local_registry, timm):
     local_registry()
     vitzoo.register_in_timm()
     assert NET not in timm.list_models("vitzoo_*", pretrained=True)
@@ -199,7 +199,7 @@ def test_a_network_without_weights(local_registry):
         timm.create_model(NET, pretrained=True)
 
 
-def test_no_weights_are_the_default(net, tmp_path, new_registry):
+def test_no_weights_are_the_default(net, tmp_path, new_registry, timm):
     """timm would take the first ones."""
     net()
     own = tomlkit.parse((tmp_path / "own.toml").read_text(encoding="utf-8"))
@@ -214,8 +214,11 @@ def test_no_weights_are_the_default(net, tmp_path, new_registry):
     assert timm.create_model(f"{NET}.more", pretrained=True).load_report.source.endswith(":more")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("indices", [None, 1, [0], (0, 1)])
-def test_features(net, indices):
+def test_features(net, indices, timm):
+    from timm.models._features import FeatureGetterNet
+
     model = net(depth=4)
     given = {} if indices is None else {"out_indices": indices}
     found = timm.create_model(NET, pretrained=True, features_only=True, **given)
@@ -231,7 +234,9 @@ def test_features(net, indices):
     assert found.pretrained_cfg["architecture"] == NET
 
 
-def test_features_of_another_class(net):
+def test_features_of_another_class(net, timm):
+    from timm.models import FeatureHookNet
+
     model = net()
     found = timm.create_model(
         NET, pretrained=True, features_only=True, feature_cls="hook", out_indices=1
@@ -240,7 +245,7 @@ def test_features_of_another_class(net):
     close(found(IMAGES)[0], model.features(IMAGES, ["blocks.1"])["blocks.1"])
 
 
-def test_preprocessing_follows_the_network(net):
+def test_preprocessing_follows_the_network(net, timm):
     net()
     model = timm.create_model(NET, pretrained_cfg_overlay={"mean": (0.1, 0.2, 0.3)}, img_size=48)
     config = timm.data.resolve_model_data_config(model)
@@ -252,7 +257,7 @@ def test_preprocessing_follows_the_network(net):
 
 
 @pytest.mark.parametrize("kind", ["folder", "file", "checkpoint"])
-def test_files_of_the_user_are_loaded_by_timm(net, vitzoo_hub, tmp_path, kind):
+def test_files_of_the_user_are_loaded_by_timm(net, vitzoo_hub, tmp_path, kind, timm):
     net()
     model = fill(timm.create_model(NET, num_classes=3))
     timm.models.save_for_hf(model, tmp_path / "out", safe_serialization=True)
@@ -268,7 +273,8 @@ def test_files_of_the_user_are_loaded_by_timm(net, vitzoo_hub, tmp_path, kind):
     assert not vitzoo_hub.requests
 
 
-def test_networks_of_timm_keep_the_arguments_of_timm(vitzoo_hub, new_registry):
+@pytest.mark.slow
+def test_networks_of_timm_keep_the_arguments_of_timm(vitzoo_hub, new_registry, timm):
     rows = (
         (v.name.removeprefix("timm/"), v.default_weights) for v in vitzoo.variants("timm/xcit_*")
     )
@@ -295,7 +301,7 @@ def test_networks_of_timm_keep_the_arguments_of_timm(vitzoo_hub, new_registry):
     assert len(vitzoo_hub.file_requests()) == 1
 
 
-def test_changed_entries_replace_the_old_ones(net):
+def test_changed_entries_replace_the_old_ones(net, timm):
     net()
     vitzoo.register_in_timm()
     with warnings.catch_warnings():
@@ -305,7 +311,8 @@ def test_changed_entries_replace_the_old_ones(net):
     assert timm.list_models(f"{NET}*", pretrained=True) == [f"{NET}.main"]
 
 
-def test_maps_of_swin_have_their_channels_last_in_timm_alone():
+@pytest.mark.slow
+def test_maps_of_swin_have_their_channels_last_in_timm_alone(timm):
     """As docs/other-libraries.md states."""
     vitzoo.register_in_timm()
     name = "swin_tiny_patch4_window7_224"
@@ -316,7 +323,7 @@ def test_maps_of_swin_have_their_channels_last_in_timm_alone():
     assert (last.shape, first.shape) == ((1, 7, 7, 768), (1, 768, 7, 7))
 
 
-def test_two_names_that_give_one_name_of_timm(install, small):
+def test_two_names_that_give_one_name_of_timm(install, small, timm):
     for package, namespace, name in (("acme", "acme-x", "y"), ("globex", "acme", "x_y")):
         entry = small | {"summary": "a network", "source": "made up", "params": 1}
         text = tomlkit.dumps({"api": 1, "variants": {name: entry}})

@@ -39,6 +39,7 @@ def vit():
     return {name: randn(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", [2, 5])
 def test_a_file_loads_as_the_page_shows(protocol, tmp_path, monkeypatch):
     pyramid = fill(SimpleFeaturePyramid(embed_dim=32, stride=16))

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from helpers import randn
-from vitzoo.apps.bench import turns
+from vitzoo.apps.bench import turns, ways
 from vitzoo.apps.bench.worker import Failed, Job, Outputs, Turn
 from vitzoo.apps.embed.processes import ProcessEnded
 
@@ -83,6 +83,7 @@ class FakeProcess:
 def fakes(monkeypatch):
     found = Fakes()
     monkeypatch.setattr(turns, "Process", lambda *a, **k: FakeProcess(found, *a, **k))
+    monkeypatch.setattr(ways, "check_extra", lambda *_: None)  # all packages are installed
     return found
 
 

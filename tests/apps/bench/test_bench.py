@@ -11,6 +11,7 @@ import torch
 import vitzoo
 from helpers import SPEC, refuses, says
 from sockets import WATCH
+from tables import cases
 from vitzoo.apps.bench import bench as benching, command as network
 from vitzoo.cli import output
 from vitzoo.errors import InvalidOption, UnknownName, UnknownOption, VitzooError
@@ -81,7 +82,7 @@ def test_the_table_fits_80_columns(run, fakes, monkeypatch):
     says(err, "openvino failed: a long reason", "batch of 8: onnxruntime")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "parts"),
     [
         (["--ways", "quick"], ["quick", "'eager', 'compile'"]),
@@ -162,15 +163,10 @@ def test_a_model_object_is_measured_as_it_is(fakes):
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize(
-    "ways",
-    [
-        "bf16,ort-int8",
-        pytest.param("freeze,bf16,openvino,torchao,ort-int8", marks=pytest.mark.long),
-    ],
-)
-def test_a_run_with_real_processes(tmp_path, spec, ways):
+@pytest.mark.long
+def test_a_run_with_real_processes(tmp_path, spec):
     """The sockets of all processes are watched. `compile` is `freeze` without its setting."""
+    ways = "freeze,bf16,openvino,torchao,ort-int8"
     (tmp_path / "sitecustomize.py").write_text(WATCH, encoding="utf-8")
     scratch = tmp_path / "scratch"
     scratch.mkdir()

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
-from sklearn.datasets import load_digits, load_sample_images
 
 import vitzoo
-from helpers import SPEC, refuses
+from helpers import SPEC, photographs, refuses
 from vitzoo.apps.bench.samples import samples
 from vitzoo.errors import ImageError, InvalidOption
 
@@ -32,13 +30,15 @@ def test_crops_of_the_photographs_cover_them_without_overlap():
     assert (tuple(found.shape), random) == ((16, 3, 64, 64), False)
     assert what == "16 crops of scikit-learn's two photographs"
     prepare = vitzoo.transform(small(3))
-    china = load_sample_images().images[0]
-    assert torch.equal(found[0], prepare(Image.fromarray(china[:213, :160])))
-    assert torch.equal(found[6], prepare(Image.fromarray(china[213:426, 320:480])))
+    china, _ = photographs()
+    assert torch.equal(found[0], prepare(china.crop((0, 0, 160, 213))))
+    assert torch.equal(found[6], prepare(china.crop((320, 213, 480, 426))))
     assert len({crop.numpy().tobytes() for crop in found}) == 16
 
 
 def test_digits_for_a_network_of_grey_images(digits):
+    from sklearn.datasets import load_digits
+
     found, what, random = samples(digits, None)
     assert (tuple(found.shape), what, random) == (
         (16, 1, 28, 28), "16 of scikit-learn's digits", False,

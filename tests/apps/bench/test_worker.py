@@ -108,6 +108,7 @@ print(processor.measure(use)[1], processor.waited())
 """
 
 
+@pytest.mark.slow
 def test_memory_of_this_process_is_its_peak():
     """In numbers of the kernel: 64 MiB that are freed again, in a new process, which kept none."""
     done = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, timeout=60)
@@ -175,9 +176,17 @@ def test_a_job_is_answered_until_there_are_no_more_turns(monkeypatch, tmp_path):
         torch.set_num_threads(before)
     assert [len(a.values) for a in answers[:2]] == [3, 4]
     assert [type(a) for a in answers[2:]] == [Turn, Turn]
-    requests[:], answers[:] = [job("openvino")], []
-    given = requested()
-    worker.main()
+
+
+@pytest.mark.slow  # it needs openvino
+def test_a_job_that_fails_is_answered(monkeypatch):
+    requests, answers = iter([job("openvino")]), []
+    monkeypatch.setattr(worker, "channel", lambda: (lambda: next(requests), answers.append))
+    before = torch.get_num_threads()
+    try:
+        worker.main()
+    finally:
+        torch.set_num_threads(before)
     assert [type(a) for a in answers] == [Failed]
     says(answers[0].cause, "none/openvino/model.xml")
 

@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save_file
 import vitzoo
 from helpers import fill, message, refuses, same, says
 from internals import main
+from tables import cases
 from vitzoo.apps.convert.conversion import convert_pickle
 from vitzoo.apps.convert.pickle_worker import chosen, load
 from vitzoo.checkpoint.writers import write_safetensors
@@ -73,7 +74,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@cases("case", REFUSED)
 def test_anything_else_is_refused_by_name(case):
     data, key, parts = REFUSED[case]
     says(message(CheckpointError, chosen, data, key), *parts)
@@ -85,6 +86,7 @@ def test_a_table_in_itself_is_refused():
     says(message(CheckpointError, chosen, data, None), "model (dict)")
 
 
+@pytest.mark.slow
 def test_a_model_loads_from_the_converted_file(small, tmp_path, capsys):
     """The refusal names the command, which writes what the next call reads."""
     source = fill(vitzoo.create(small))
@@ -92,12 +94,12 @@ def test_a_model_loads_from_the_converted_file(small, tmp_path, capsys):
     torch.save({"model": {f"module.{k}": t for k, t in source.state_dict().items()}}, path)
     text = message(CheckpointError, vitzoo.create, small, weights=path)
     out = tmp_path / "my model.safetensors"
-    says(text, path, "a pickle can run code", f"`vitzoo convert '{path}' '{out}' --from-pickle`")
+    says(text, path, f"`vitzoo convert '{path}' '{out}' --from-pickle`")
     assert main(["convert", str(path), str(out), "--from-pickle"]) == 0
     shown = capsys.readouterr().err
     says(shown, "the entry model", "32 tensors")
     same(vitzoo.create(small, weights=out).state_dict(), source.state_dict())
-    with refuses(InvalidOption, out, "already exists", "--force"):
+    with refuses(InvalidOption, out, "--force"):
         convert_pickle(path, out)
 
 
@@ -118,7 +120,7 @@ def test_options_that_do_not_belong_together(tmp_path, monkeypatch, capsys, argu
 
 
 def test_a_missing_file(tmp_path):
-    with refuses(CheckpointError, tmp_path / "a.pt", "no such file"):
+    with refuses(CheckpointError, tmp_path / "a.pt"):
         convert_pickle(tmp_path / "a.pt", tmp_path / "b.safetensors")
 
 
@@ -134,6 +136,7 @@ def test_a_pickle_is_recognised_by_its_ending(small, tmp_path, data, looks):
     assert looks
 
 
+@pytest.mark.slow
 def test_a_pickle_named_as_safetensors_is_written_beside_it(small, tmp_path):
     path = tmp_path / "net.safetensors"
     torch.save(TABLE, path)
@@ -176,6 +179,7 @@ def here(monkeypatch):
     monkeypatch.setattr("vitzoo.apps.convert.conversion.write_tensors", write)
 
 
+@pytest.mark.slow
 def test_an_index_of_pickles_is_converted_whole(small, tmp_path, capsys):
     model = fill(vitzoo.create(small))
     index, out = sharded(tmp_path / "in", model), tmp_path / "out.safetensors"
@@ -203,7 +207,7 @@ def test_one_of_several_pickles_is_never_converted_alone(small, tmp_path):
     index.unlink()
     with refuses(CheckpointError, command):
         vitzoo.create(small, weights=folder)
-    with refuses(CheckpointError, index, "no such file"):
+    with refuses(CheckpointError, index):
         convert_pickle(index, out)
     assert not out.exists()
 
@@ -217,7 +221,7 @@ def test_an_index_of_pickles_that_lies_is_refused(small, tmp_path):
     with refuses(CheckpointError, index, "disagree", "pytorch_model-00001-of-00002.bin"):
         convert_pickle(index, out)
     index.write_text(json.dumps({"weight_map": {"a": "../a.bin"}}))
-    with refuses(CheckpointError, index, "../a.bin", "in the folder of the index"):
+    with refuses(CheckpointError, index, "../a.bin"):
         convert_pickle(index, out)
     assert not out.exists()
 
@@ -253,6 +257,17 @@ def test_a_safetensors_file_is_no_pickle(tmp_path):
     save_file({"a": torch.zeros(2)}, path := tmp_path / "model.safetensors")
     with refuses(CheckpointError, path, "a safetensors file", "omit --from-pickle"):
         convert_pickle(path, tmp_path / "out.safetensors")
+
+
+def test_a_torch_whose_loader_runs_code_reads_no_pickle(tmp_path, monkeypatch):
+    path = tmp_path / "model.bin"
+    torch.save({"a": torch.zeros(2)}, path)
+    monkeypatch.setattr(torch, "__version__", "2.9.1+cu130")
+    with path.open("rb") as file, refuses(CheckpointError, "2.9.1+cu130", "torch>=2.10"):
+        load(file)
+    monkeypatch.setattr(torch, "__version__", "2.10.0")
+    with path.open("rb") as file:
+        same(load(file), {"a": torch.zeros(2)})
 
 
 # Classes that a .ckpt names.
@@ -347,6 +362,7 @@ def loaded(data, path, **options):
         return load(file)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("foreign")
 def test_a_checkpoint_of_training_is_converted(tmp_path):
     path, out = tmp_path / "last.ckpt", tmp_path / "out.safetensors"
@@ -356,8 +372,8 @@ def test_a_checkpoint_of_training_is_converted(tmp_path):
     same(load_file(out), TABLE)
 
 
-@pytest.mark.parametrize("legacy", [False, True])
-@pytest.mark.parametrize("kind", KINDS)
+@cases("legacy", [False, True])
+@cases("kind", KINDS)
 @pytest.mark.usefixtures("foreign")
 def test_an_entry_that_names_classes(tmp_path, kind, legacy):
     """In the file format of torch before 1.6, too."""
@@ -366,6 +382,7 @@ def test_an_entry_that_names_classes(tmp_path, kind, legacy):
     same(chosen(loaded(data, tmp_path / "a.ckpt", **options), None)[0], TABLE)
 
 
+@pytest.mark.slow
 def test_what_a_pickle_names_is_not_imported(tmp_path, monkeypatch):
     """Not even if the process that reads the pickle could import it."""
     ran = tmp_path / "ran"
@@ -406,7 +423,7 @@ CALLS = {  # a name in a pickle, and a call of it
 }
 
 
-@pytest.mark.parametrize("name", CALLS)
+@cases("name", CALLS)
 def test_names_of_torch_and_of_the_standard_library_are_refused(tmp_path, name):
     with refuses(CheckpointError, f"names {name}, which is not called"):
         loaded({"state_dict": TABLE, "other": CALLS[name]}, tmp_path / "a.ckpt")
@@ -450,7 +467,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("case", HOSTILE)
+@cases("case", HOSTILE)
 def test_hostile_pickles_with_inert_classes(tmp_path, case):
     data, text = HOSTILE[case]
     path = tmp_path / "a.ckpt"

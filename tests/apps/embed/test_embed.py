@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -23,6 +22,7 @@ from PIL import Image
 
 import vitzoo
 from helpers import fill, message, refuses, says
+from tables import cases
 from vitzoo import Predictor, embed
 from vitzoo.apps.embed.embed import Work, shard_of
 from vitzoo.apps.embed.folder import locked, rows_of_part
@@ -42,9 +42,12 @@ MANIFEST = "_manifest.json"
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
+def data(once):
     """A folder of 150 images, two of them broken, and the file of a small model."""
-    folder = tmp_path_factory.mktemp("data")
+    return once("embed", write_data)
+
+
+def write_data(folder):
     (folder / "photos").mkdir()
     draw = np.random.default_rng(0)
     for i in range(150):
@@ -55,7 +58,6 @@ def data(tmp_path_factory):
     model = fill(vitzoo.create(SPEC))
     model.preprocessing = vitzoo.Preprocessing(mean=(0.4,) * 3, std=(0.2,) * 3)
     vitzoo.save(model, folder / "net.safetensors")
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -64,10 +66,13 @@ def predictor(data):
 
 
 @pytest.fixture(scope="module")
-def single(data, predictor):
+def single(data, predictor, once):
     """The folder that one process writes."""
-    embed(predictor, data / "photos", data / "single", workers=1, batch_size=5)
-    return data / "single"
+
+    def write(folder):
+        embed(predictor, data / "photos", folder / "out", workers=1, batch_size=5)
+
+    return once("embed-single", write) / "out"
 
 
 def bytes_of(folder):
@@ -297,7 +302,7 @@ def test_shards_write_their_own_parts_and_the_last_one_the_manifest(
     assert bytes_of(out) == bytes_of(single)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("env", "expected"),
     [
         ({}, (0, 1)),
@@ -357,7 +362,10 @@ def test_another_model_or_another_type_in_the_folder_is_an_error(data, single):
     assert bytes_of(single) == files
 
 
+@pytest.mark.slow  # it needs pandas
 def test_inputs_that_were_appended_are_added_on_request(data, predictor, tmp_path, single):
+    import pandas as pd
+
     out, every = tmp_path / "out", [data / "photos" / f"{i:03}.png" for i in range(150)]
     embed(predictor, every[:70], out, workers=1)
     old = bytes_of(out)
@@ -655,6 +663,8 @@ def test_workers_end_with_the_process_that_started_them(data, long_list, tmp_pat
 @pytest.mark.parametrize("name", ["vit_digits", pytest.param("vit_ti16", marks=pytest.mark.long)])
 def test_a_vector_depends_on_the_image_alone(data, tmp_path, name, dtype):
     """50 positions, read-ahead sizes and shards: one value, bit for bit."""
+    import pandas as pd
+
     draw = random.Random(3)
     if name == "vit_ti16":
         name = vitzoo.save(fill(vitzoo.create(name, image_size=32)), tmp_path / "net.safetensors")

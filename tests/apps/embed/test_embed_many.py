@@ -63,9 +63,12 @@ print(embed(model, names, out, shard=(int(index), int(count)), workers=1))
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
+def data(once):
     """A list of names of a few images, the file of a small model, and what one process writes."""
-    data = tmp_path_factory.mktemp("many")
+    return once("embed-many", write_data)
+
+
+def write_data(data):
     draw = np.random.default_rng(0)
     for i in range(16):
         Image.fromarray(draw.integers(0, 256, (16, 16, 3), np.uint8)).save(data / f"{i}.png")
@@ -74,7 +77,6 @@ def data(tmp_path_factory):
     model.preprocessing = vitzoo.Preprocessing(mean=(0.4,) * 3, std=(0.2,) * 3)
     vitzoo.save(model, data / "net.safetensors")
     embed(data / "net.safetensors", data / "names.txt", data / "single", workers=1)
-    return data
 
 
 @pytest.fixture
@@ -194,6 +196,7 @@ def other(tmp_path, system):
         process.kill()
 
 
+@pytest.mark.slow
 def test_a_part_of_a_process_that_is_killed_meanwhile_is_computed(data, predictor, tmp_path, other):
     seen = []
 
@@ -210,6 +213,7 @@ def test_a_part_of_a_process_that_is_killed_meanwhile_is_computed(data, predicto
     assert bytes_of(out) == bytes_of(data / "single")
 
 
+@pytest.mark.slow
 def test_a_file_that_another_process_writes_is_not_removed(data, predictor, tmp_path, other):
     out, part = tmp_path / "out", "part-000003.parquet"
     written = [out / f".{name}.{other.pid}.17000" for name in (part, "part-000004.parquet")]
@@ -232,6 +236,7 @@ def test_a_file_that_another_process_writes_is_not_removed(data, predictor, tmp_
     assert all(LOCKS.fullmatch(path.name) for path in locks)
 
 
+@pytest.mark.slow
 def test_other_processes_do_not_wait_while_inputs_are_read(data, predictor, tmp_path, monkeypatch):
     """No process holds the lock of the manifest while names are hashed."""
     out, hashed = tmp_path / "out", []
@@ -249,6 +254,7 @@ def test_other_processes_do_not_wait_while_inputs_are_read(data, predictor, tmp_
     assert bytes_of(out) == bytes_of(data / "single")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("there", [False, True])
 def test_a_manifest_that_changes_while_inputs_are_read_is_read_again(
     data, predictor, tmp_path, monkeypatch, there
@@ -301,6 +307,7 @@ FORMER = [  # sources, the rows that version ec83163 wrote for them, and the sha
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("sources", "rows", "sha256"), FORMER)
 def test_a_folder_of_an_earlier_version_is_counted_as_it_was_written(
     data, predictor, tmp_path, monkeypatch, sources, rows, sha256
@@ -330,6 +337,7 @@ def test_a_folder_of_an_earlier_version_is_counted_as_it_was_written(
         embed(predictor, [*longer, "photos-2/d.png"], "new", workers=1)
 
 
+@pytest.mark.slow
 @pytest.mark.needs("names")
 def test_the_bytes_of_a_folder_do_not_depend_on_the_locale(data, tmp_path, monkeypatch):
     """Names in archives and Parquet files are text; names of files are bytes."""

@@ -17,17 +17,13 @@ import tarfile
 import time
 from pathlib import Path
 
-import duckdb
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
-from sklearn.datasets import load_sample_images
 
 import vitzoo
-from helpers import fill, says
+from helpers import fill, photographs, says
 from sockets import WATCH
 from vitzoo import Predictor
 
@@ -43,8 +39,7 @@ BROKEN, DUPLICATES = 40, 100
 @pytest.fixture(scope="module")
 def images():
     """Crops of the two photographs; 40 are broken, and 100 have the bytes of another one."""
-    draw = random.Random(0)
-    photos = [Image.fromarray(pixels) for pixels in load_sample_images().images]
+    draw, photos = random.Random(0), photographs()
     places = [(x, y) for x in range(photos[0].width - 72) for y in range(photos[0].height - 72)]
     found = []
     for i, (x, y) in enumerate(draw.sample(places, COUNT)):
@@ -163,6 +158,9 @@ def test_two_processes_and_a_killed_one_equal_a_single_process(start, place, ima
 
 def check_rows(place, out, data, broken, copies):
     """Check the whole result, read by pyarrow, pandas and DuckDB."""
+    import duckdb
+    import pandas as pd
+
     whole = [i for i in range(COUNT) if i not in broken]
     table = pq.read_table(out)
     assert table["key"].to_pylist() == expected_keys()

@@ -42,9 +42,12 @@ def read(argument):
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory):
+def data(once):
     """Three images, a network, and the folder of their vectors."""
-    folder = tmp_path_factory.mktemp("data")
+    return once("embed-folder", write_data)
+
+
+def write_data(folder):
     (folder / "photos").mkdir()
     for i in range(3):
         image = Image.fromarray(np.full((16, 16, 3), 60 * i, np.uint8))
@@ -53,7 +56,6 @@ def data(tmp_path_factory):
     model.preprocessing = vitzoo.Preprocessing(mean=(0.4,) * 3, std=(0.2,) * 3)
     vitzoo.save(model, folder / "net.safetensors")
     embed(folder / "net.safetensors", folder / "photos", folder / "whole", workers=1)
-    return folder
 
 
 def contents(folder):
@@ -104,6 +106,7 @@ def stating(**changes):
     return change
 
 
+@pytest.mark.slow
 def test_a_manifest_is_compared_with_the_model_and_the_sources(data, tmp_path):
     table = json.loads((data / "whole" / MANIFEST).read_text())
     sha256, chunk = table["ranges"][0]["sha256"], table["fingerprint"]["chunk"]
@@ -167,6 +170,7 @@ def a_socket(path):
     os.chdir(here)
 
 
+@pytest.mark.slow
 def test_what_is_no_file_is_named_and_not_waited_for(data, tmp_path):
     kinds = {
         "pipe": os.mkfifo,
@@ -193,6 +197,7 @@ def test_what_is_no_file_is_named_and_not_waited_for(data, tmp_path):
         assert "remove" in outcome.text, (name, outcome)
 
 
+@pytest.mark.slow
 def test_links_and_pipes_that_are_replaced_or_removed(data, tmp_path):
     target = tmp_path / "target"
     target.write_text("of another program")

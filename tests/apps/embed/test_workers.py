@@ -17,6 +17,7 @@ from PIL import Image
 
 import vitzoo
 from helpers import SPEC, fill, refuses, says
+from tables import cases
 from vitzoo import Predictor, embed
 from vitzoo.apps.embed import embed as embed_module, processes
 from vitzoo.apps.embed.embed import device_of_rank
@@ -80,6 +81,7 @@ def pipes():
     return sorted(name for name in found if name.startswith(("pipe:", "socket:")))
 
 
+@pytest.mark.slow
 def test_a_class_of_the_script_is_named(images):
     done = subprocess.run(
         [sys.executable, "-c", IN_SCRIPT], cwd=images.parent, capture_output=True, text=True
@@ -89,6 +91,7 @@ def test_a_class_of_the_script_is_named(images):
     says(two, "InvalidOption", "Mine", "__main__", "do not import", "module", "workers=1")
 
 
+@pytest.mark.slow
 def test_a_class_that_a_worker_cannot_import_is_an_error_with_its_cause(
     images, tmp_path, monkeypatch
 ):
@@ -135,6 +138,7 @@ def test_a_process_that_cannot_be_started_leaves_nothing(images, tmp_path, monke
         assert pipe.closed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["other", "cut"])
 def test_weights_that_change_before_a_worker_starts(images, tmp_path, net, damage):
     path = net()
@@ -149,6 +153,7 @@ def test_weights_that_change_before_a_worker_starts(images, tmp_path, net, damag
             embed(predictor, images, tmp_path / "out", workers=2)
 
 
+@pytest.mark.slow
 def test_a_worker_with_another_model_is_refused(images, tmp_path, monkeypatch):
     """As one whose plugin was updated in the meantime: here, this process names other weights."""
     fingerprint = Predictor.fingerprint
@@ -234,7 +239,7 @@ def test_numbers_of_torchrun_with_too_many_digits_are_an_error(images, tmp_path,
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("processes", "expected"),
     [
         ("", 8),

@@ -11,6 +11,7 @@ import torch
 
 import vitzoo
 from helpers import fill, randn, refuses
+from tables import cases
 from vitzoo.apps.plot import arrays
 from vitzoo.errors import InvalidInput, InvalidOption
 from vitzoo.parts import ConvPatchEmbed
@@ -273,7 +274,7 @@ def test_attention_of_a_patch(model, images):
 @pytest.mark.parametrize("query", [(4, 0), (0, -1), (1,), 3, "11", (0.0, 1), (True, 1)])
 def test_a_query_that_is_no_patch_is_refused(query):
     model = vitzoo.create(SIZES | NETWORKS["class"])
-    with refuses(InvalidOption, "(row, column)", "(0, 0) to (3, 5)", repr(query)):
+    with refuses(InvalidOption, "(0, 0) to (3, 5)", repr(query)):
         arrays.attention_of(model, randn(3, 16, 24), query=query)
 
 
@@ -308,7 +309,7 @@ def test_rollout_is_the_product_of_a_loop(model, images):
     same(of_patch["rollout"], tokens[prefix + 1, prefix:].reshape(grid))
 
 
-@pytest.mark.parametrize("layers", [None, [0, -1]])
+@cases("layers", [None, [0, -1]])
 def test_token_colours_are_scaled_principal_components(model, images, layers):
     prefix, shape = model.num_prefix_tokens, (3, *model.grid_size, 3)
     names = ["norm"] if layers is None else ["blocks.0", "blocks.2"]

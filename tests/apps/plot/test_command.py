@@ -7,11 +7,13 @@ import pytest
 
 import vitzoo
 from helpers import says
+from tables import cases
 
 DIGITS = Path(__file__).parents[3] / "docs" / "examples" / "digits"
 SEVEN = DIGITS / "digit_7_scan_0081.png"
 
 
+@pytest.mark.slow
 def test_plot_writes_the_figure_of_the_function(run, tmp_path):
     out = tmp_path / "x.png"
     given = ("--layers", "0-1,-1", "--heads", "2", "--query", "1,2", "--out", out)
@@ -29,6 +31,7 @@ def test_plot_writes_the_figure_of_the_function(run, tmp_path):
     assert len(data["arrays"]) == 4
 
 
+@pytest.mark.slow
 def test_plot_draws_a_network_without_weights_only_if_asked(run, tmp_path):
     spec = tmp_path / "net.json"
     spec.write_text(json.dumps({"image_size": 16, "patch_size": 4, "embed_dim": 16, "depth": 1,
@@ -45,7 +48,7 @@ def test_plot_draws_a_network_without_weights_only_if_asked(run, tmp_path):
     assert "no weights loaded" in out.read_text()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("arguments", "parts"),
     [
         (["filterz", "vit_digits", "--out", "x.png"], ["filterz", "filters"]),

@@ -4,16 +4,15 @@ from importlib import metadata
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
-import matplotlib as mpl
 import numpy as np
 import pytest
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 from torch import nn
 
 import vitzoo
 from helpers import SPEC, fill, randn, refuses
+from tables import cases
 from vitzoo.apps.plot import figures
 from vitzoo.apps.plot.kinds import KINDS
 from vitzoo.errors import (
@@ -38,6 +37,9 @@ def model():
 
 def check_texts(figure):
     """Every text lies inside the figure, is at least 5 points high, and overlaps no other."""
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     for image in figure.findobj(mpl.image.AxesImage):
         image.set_visible(False)  # images take nearly all of the time
     canvas = FigureCanvasAgg(figure)
@@ -76,6 +78,8 @@ def test_every_kind_draws_a_figure_that_names_network_and_weights(model, kind):
 @pytest.mark.workflows
 @pytest.mark.parametrize(("kind", "form"), [*zip(KINDS, ["png", "svg"] * 3, strict=True)])
 def test_the_same_call_gives_the_same_file(model, kind, form, tmp_path):
+    import matplotlib as mpl
+
     files = []
     for name in ("one", "two"):
         if name == "two":
@@ -193,6 +197,8 @@ def test_texts_of_positions_do_not_overlap(grid):
 @pytest.mark.parametrize("grid", [(2, 3), (14, 14), (24, 12), (37, 37)])
 def test_every_map_of_positions_is_framed_by_white(grid):
     """A line of one pixel would be lost if a value took no whole number of pixels."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
     (height, width), values = grid, np.zeros((*grid, *grid))
     figure = figures.positions(TITLE, {"similarity": values}, "vectors")
     canvas = FigureCanvasAgg(figure)
@@ -225,6 +231,7 @@ def test_texts_of_figures_of_several_images_do_not_overlap(count):
     assert "block 11 (75 %)" in texts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_chans", [1, 2, 3])
 def test_images_are_tensors_paths_or_pillow_images(in_chans, tmp_path):
     model = fill(vitzoo.create(SPEC, in_chans=in_chans))
@@ -276,7 +283,7 @@ def test_arrays_need_no_matplotlib_and_figures_name_it(model, monkeypatch, tmp_p
     plot = vitzoo.plot("rollout", model, SEVEN)
     assert plot.arrays["rollout"].shape == (1, 4, 4)
     for call in (lambda: plot.figure, lambda: plot.save(tmp_path / "x.png")):
-        with refuses(MissingDependency, "vitzoo.plot needs matplotlib", "pip install"):
+        with refuses(MissingDependency, "vitzoo.plot needs matplotlib"):
             call()
     assert list(tmp_path.iterdir()) == []
 
@@ -286,7 +293,7 @@ def test_files_are_written_whole_and_replaced_only_by_force(model, tmp_path, mon
     target = plot.save(str(tmp_path / "x.PNG"))
     with Image.open(target) as image:
         assert image.format == "PNG"
-    with refuses(InvalidOption, "x.PNG", "already exists", "force=True"):
+    with refuses(InvalidOption, "x.PNG", "force=True"):
         plot.save(target)
     before = target.read_bytes()
     target.write_bytes(b"old")
@@ -309,7 +316,7 @@ def test_files_are_written_whole_and_replaced_only_by_force(model, tmp_path, mon
     assert [path.name for path in tmp_path.iterdir()] == ["x.PNG"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "images", "options", "error", "parts"),
     [
         ("filter", None, {}, InvalidOption, ["'filter'", "did you mean 'filters'"]),
@@ -340,7 +347,7 @@ def test_what_cannot_be_drawn_is_refused(model, kind, images, options, error, pa
 
 def test_images_of_one_figure_have_one_size():
     model = vitzoo.create(SPEC, dynamic=True)
-    with refuses(InvalidOption, "one size", "32x32, 40x32 px"):
+    with refuses(InvalidOption, "32x32, 40x32 px"):
         vitzoo.plot("tokens", model, [randn(3, 40, 32), randn(3, 32, 32)])
 
 

@@ -12,6 +12,7 @@ import torch
 
 import vitzoo
 from helpers import refuses
+from tables import cases
 from vitzoo import Predictor
 from vitzoo.apps.embed import embed
 from vitzoo.apps.embed.folder import rows_of_part
@@ -133,7 +134,7 @@ def copies(alike_to):
     return compute
 
 
-@pytest.mark.parametrize(
+@cases(
     ("memory", "each", "alike_to", "expected"),
     [
         (10**12, MIB, 10**9, 256),
@@ -280,6 +281,7 @@ def test_the_cpu_has_chunks_of_8_unless_others_are_named(tmp_path, passes):
     assert np.allclose(eight, ten, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [[], [0, 1], ["8"], [2**60, 1], 8, None])
 def test_a_manifest_without_a_chunk_is_refused(shape, tmp_path):
     vitzoo.embed("vit_digits", DIGITS, tmp_path, workers=1)

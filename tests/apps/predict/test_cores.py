@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from tables import cases
 from vitzoo.apps.embed import embed
 from vitzoo.apps.predict.cores import cores
 from vitzoo.apps.probe import embeddings
@@ -66,8 +67,8 @@ def test_the_limit_of_a_container(tree, cgroup, files, expected):
     assert cores(tree(cgroup, files)) == expected
 
 
-@pytest.mark.parametrize("cgroup", ["", "0::", "0", "::::\n\n", "0::/\0\n", b"\xff\xfe", V2])
-@pytest.mark.parametrize(
+@cases("cgroup", ["", "0::", "0", "::::\n\n", "0::/\0\n", b"\xff\xfe", V2])
+@cases(
     "text", ["", "4", "max", "a b", "-5 100000", "1 0", "0 1", "1 2 3", b"\xff", "9" * 5000 + " 1"]
 )
 def test_what_cannot_be_read_is_no_limit(tree, cgroup, text):

@@ -16,6 +16,7 @@ from torch.nn.utils import parametrize
 
 import vitzoo
 from helpers import refuses
+from tables import cases
 from vitzoo.apps.predict.arithmetic import ON_CUDA, changed_settings, matmul_precision
 from vitzoo.apps.predict.fingerprint import hash_tensors, versions
 from vitzoo.errors import InvalidOption
@@ -96,7 +97,8 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize(("change", "words"), CHANGES.values(), ids=CHANGES)
+@pytest.mark.slow
+@cases(("change", "words"), CHANGES.values(), ids=CHANGES)
 def test_what_the_spec_does_not_state_is_in_the_fingerprint_and_refused(change, words, tmp_path):
     before, changed = digits(), digits()
     change(changed)
@@ -171,6 +173,7 @@ def test_a_hook_on_every_module_is_refused():
     pickle.dumps(predictor)
 
 
+@pytest.mark.slow
 def test_a_compiled_model_is_refused():
     with refuses(InvalidOption, "the model is compiled", "remove", "torch.compile"):
         pickle.dumps(vitzoo.Predictor(torch.compile(digits())))
@@ -204,7 +207,7 @@ def test_numbers_of_a_part_that_was_given_as_an_object_are_in_the_fingerprint():
     assert json.loads("{" + table)["by"] == 1.0
 
 
-@pytest.mark.parametrize(
+@cases(
     "changes",
     [
         {},
@@ -298,6 +301,7 @@ def test_precisions_of_the_newer_interface_are_read():
     assert matmul_precision(CPU) == "highest"
 
 
+@pytest.mark.slow
 def test_workers_have_the_settings_of_their_parent(tmp_path):
     """A worker compares its fingerprint, and would refuse to compute."""
     scans = tmp_path / "scans.txt"

@@ -12,6 +12,7 @@ from torch import nn
 import vitzoo
 from helpers import fill, randn, refuses
 from internals import in_order
+from tables import cases
 from vitzoo.apps.predict.decoding import Decoded
 from vitzoo.apps.predict.outputs import Row
 from vitzoo.errors import InvalidInput, InvalidOption
@@ -146,7 +147,7 @@ def test_each_grid_is_tried_on_a_gpu(model, grid, monkeypatch):
             predictor.compute(images)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@cases("seed", range(20))
 def test_rows_are_in_order_and_few_images_wait(seed):
     draw = random.Random(seed)
     chunk, held, grids = draw.choice([1, 2, 8]), draw.choice([1, 5, 40]), draw.choice([1, 3, 30])

@@ -43,6 +43,7 @@ def check_one_value(predictor, counts):
         assert data_of(predictor.compute(inputs)[place]) == data_of(expected), (count, place)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_an_image_has_one_value_at_every_position(dtype):
     predictor = vitzoo.Predictor("vit_digits", outputs=ALL, dtype=dtype)
@@ -102,6 +103,7 @@ def check_networks(randomise, count, seed, dtype):
     return sizes
 
 
+@pytest.mark.slow
 def test_random_networks_have_one_value(randomise):
     assert min(check_networks(randomise, 10, 0, torch.float32).values()) > 0
 
@@ -132,6 +134,7 @@ def check_grids(randomise, count, seed, dtype):
     return checked
 
 
+@pytest.mark.slow
 def test_images_of_several_grids_have_one_value(randomise):
     assert check_grids(randomise, 8, 2, torch.float32) > 5
 

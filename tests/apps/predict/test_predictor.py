@@ -19,6 +19,7 @@ from torch import nn
 
 import vitzoo
 from helpers import randn, refuses, says
+from tables import cases
 from vitzoo.apps.predict.one_thread import one_thread
 from vitzoo.errors import ImageError, IntegrityError, InvalidInput, InvalidOption, UnknownOption
 from vitzoo.images import decode
@@ -260,7 +261,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("make", "words"), BAD.values(), ids=BAD)
+@cases(("make", "words"), BAD.values(), ids=BAD)
 def test_a_bad_image_is_an_error_row(digits, make, words):
     before, bad, after = digits([FILES[0], make(), FILES[1]])
     says(bad.error, *words)
@@ -333,7 +334,7 @@ ALONE = {
 @pytest.mark.parametrize("image", ALONE.values(), ids=ALONE)
 def test_one_image_is_no_list_of_images(digits, image):
     for call in (digits, digits.rows):
-        with refuses(InvalidOption, "images must be a list", type(image).__name__, "[image]"):
+        with refuses(InvalidOption, type(image).__name__, "[image]"):
             call(image)
 
 
@@ -358,7 +359,7 @@ def test_outputs_are_different_names(outputs):
 
 def test_an_unknown_output_is_refused(model):
     assert vitzoo.Predictor(model, outputs="norm").outputs == ("norm",)
-    with refuses(UnknownOption, "no output 'blocks.7'", "did you mean", "blocks.1"):
+    with refuses(UnknownOption, "no output 'blocks.7'", "blocks.1"):
         vitzoo.Predictor(model, outputs=["blocks.7"])
 
 
@@ -459,9 +460,9 @@ def test_a_model_object_is_not_changed_by_another_type(model):
 
 
 def test_a_model_object_has_its_weights(model):
-    with refuses(InvalidOption, "model object", "weights='x'", "leave weights= out"):
+    with refuses(InvalidOption, "weights='x'", "leave weights= out"):
         vitzoo.Predictor(model, weights="x")
-    with refuses(InvalidOption, "Linear", "no spec", "vitzoo.create"):
+    with refuses(InvalidOption, "Linear", "vitzoo.create"):
         vitzoo.Predictor(nn.Linear(2, 2), outputs="pooled")
     with refuses(InvalidOption, "'meta'", "'cpu'"):
         vitzoo.Predictor(vitzoo.create("vit_digits", device="meta"))

@@ -4,14 +4,8 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
-from sklearn.datasets import load_digits, make_classification
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV
-from sklearn.neighbors import KNeighborsClassifier
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
+from tables import cases
 from vitzoo.apps.probe import classifiers
 from vitzoo.apps.probe.classifiers import STRENGTHS, interval, knn, logistic, split
 
@@ -20,12 +14,16 @@ NEIGHBOURS = (1, 10, 20, 100, 200)
 
 def digits(seed=0):
     """Pixels of scans, and rows for training and test."""
+    from sklearn.datasets import load_digits
+
     data = load_digits()
     return data.data.astype(np.float32), data.target, split(data.target, 0.2, seed)
 
 
 def blobs():
     """Unscaled features of two classes, one of them constant."""
+    from sklearn.datasets import make_classification
+
     x, y = make_classification(400, 12, n_informative=6, flip_y=0.2, random_state=3)
     x = (x * np.logspace(-2, 2, 12) + 5).astype(np.float32)
     x[:, 4] = 7
@@ -43,8 +41,11 @@ def clouds():
 DATA = {"digits": digits, "blobs": blobs, "clouds": clouds}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DATA)
 def test_knn_is_that_of_scikit_learn_in_every_prediction(name):
+    from sklearn.neighbors import KNeighborsClassifier
+
     x, y, (train, test) = DATA[name]()
     found = knn(x[train], y[train], x[test], NEIGHBOURS, y.max() + 1)
     assert list(found) == list(NEIGHBOURS)
@@ -76,8 +77,9 @@ def by_loop(train, classes, test, k, count):
     return answers
 
 
-@pytest.mark.parametrize("k", [1, 2, 3, 8, 100])
-@pytest.mark.parametrize(("block", "rows"), [(1, 60), (100, 60), (2**23, 60), (2**23, 900)])
+@pytest.mark.slow
+@cases("k", [1, 2, 3, 8, 100])
+@cases(("block", "rows"), [(1, 60), (100, 60), (2**23, 60), (2**23, 900)])
 def test_ties_are_decided_by_the_documented_rule(k, block, rows, monkeypatch):
     """Images that occur often, in several classes, and as multiples of each other."""
     monkeypatch.setattr(classifiers, "BLOCK", block)
@@ -102,6 +104,11 @@ def test_zeros_are_similar_to_nothing():
 @pytest.mark.parametrize("name", DATA)
 def test_logistic_regression_is_that_of_scikit_learn(name):
     """The same C, the same logits within float32, the accuracy within 0.1 points."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     x, y, (train, test) = DATA[name]()
     fitted = logistic(x[train], y[train], seed=4)
     search = GridSearchCV(
@@ -124,6 +131,7 @@ def test_logistic_regression_is_that_of_scikit_learn(name):
     assert fitted.converged
 
 
+@pytest.mark.slow
 def test_a_fit_that_did_not_converge_says_so(monkeypatch):
     monkeypatch.setattr(classifiers, "ITERATIONS", 2)
     x, y, (train, _) = digits()
@@ -144,9 +152,11 @@ def test_a_split_keeps_every_class_on_both_sides(share):
     assert not np.array_equal(second, split(classes, share, 1)[1])
 
 
-@pytest.mark.parametrize("total", [1, 7, 360, 10_000])
-@pytest.mark.parametrize("share", [0, 0.1, 0.5, 0.99, 1])
+@cases("total", [1, 7, 360, 10_000])
+@cases("share", [0, 0.1, 0.5, 0.99, 1])
 def test_intervals_are_those_of_scipy(total, share):
+    from scipy.stats import binomtest
+
     correct = int(share * total)
     expected = binomtest(correct, total).proportion_ci(0.95, method="wilson")
     assert interval(correct, total) == pytest.approx((expected.low, expected.high), abs=1e-12)

@@ -2,15 +2,10 @@
 
 import socket
 
-import open_clip
 import pytest
 import safetensors.torch
-import timm
 import torch
-import torchvision
-import transformers
 from PIL import Image
-from transformers import AutoImageProcessor
 
 import stored
 import vitzoo
@@ -55,6 +50,11 @@ FAMILIES = {
 
 def call(linked):
     """Make the call that `link` printed."""
+    import open_clip
+    import timm
+    import torchvision
+    import transformers
+
     scope = {
         "timm": timm, "transformers": transformers, "torchvision": torchvision,
         "open_clip": open_clip, "safetensors": safetensors,
@@ -112,7 +112,7 @@ def test_settings_that_no_tensor_shows(zoo, small, images, tmp_path, library, bl
     same_logits(call(vitzoo.link(zoo.name, tmp_path / "out", library)), ours, images)
 
 
-def test_labels_and_preprocessing_go_along(zoo, small, tmp_path):
+def test_labels_and_preprocessing_go_along(zoo, small, tmp_path, transformers):
     model = fill(vitzoo.create(small, block={"norm_eps": 1e-12}))
     zoo.put(model, to="transformers_vit", labels=["a", "b", "c", "d", "e"])
     out = tmp_path / "out"
@@ -121,7 +121,9 @@ def test_labels_and_preprocessing_go_along(zoo, small, tmp_path):
     assert list(theirs.config.id2label.values()) == ["a", "b", "c", "d", "e"]
     picture = Image.effect_noise((80, 60), 90).convert("RGB")
     picture.save(tmp_path / "picture.png")
-    theirs = AutoImageProcessor.from_pretrained(out, backend="pil")(picture, return_tensors="pt")
+    theirs = transformers.AutoImageProcessor.from_pretrained(out, backend="pil")(
+        picture, return_tensors="pt"
+    )
     ours = vitzoo.transform(zoo.name)(tmp_path / "picture.png")
     torch.testing.assert_close(theirs["pixel_values"][0], ours, rtol=0, atol=1e-5)
     again = vitzoo.create(f"{out}/")
@@ -131,6 +133,8 @@ def test_labels_and_preprocessing_go_along(zoo, small, tmp_path):
 
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_a_whole_clip_for_open_clip(zoo, tmp_path, weights):
+    import open_clip
+
     torch.manual_seed(0)
     config = {
         "embed_dim": 24, "quick_gelu": True,
@@ -162,7 +166,7 @@ def test_a_whole_clip_for_open_clip(zoo, tmp_path, weights):
 
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("to", ["timm", "torchvision"])
-def test_timm_loads_a_tag(zoo, small, images, weights, to):
+def test_timm_loads_a_tag(zoo, small, images, weights, to, timm):
     zoo.put(fill(vitzoo.create(small, num_classes=1000), weights), to=to)
     tag = zoo.tag()
     overlay = vitzoo.timm_overlay(tag)
@@ -207,7 +211,9 @@ def test_the_networks_of_every_family(zoo, tmp_path, name, weights):
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
-def test_timm_and_transformers_load_a_pushed_folder(small, images, tmp_path, weights):
+def test_timm_and_transformers_load_a_pushed_folder(
+    small, images, tmp_path, weights, timm, transformers
+):
     model = fill(vitzoo.create(small, block={"activation": "quick_gelu"}), weights)
     model.labels, model.output_activation = ("a", "b", "c", "d", "e"), "sigmoid"
     out = tmp_path / "out"
@@ -227,7 +233,9 @@ def test_timm_and_transformers_load_a_pushed_folder(small, images, tmp_path, wei
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
-def test_transformers_own_network_loads_a_pushed_folder(small, images, tmp_path, weights):
+def test_transformers_own_network_loads_a_pushed_folder(
+    small, images, tmp_path, weights, transformers
+):
     model = fill(vitzoo.create(small, block={"norm_eps": 1e-12}), weights)
     out = tmp_path / "out"
     done = vitzoo.push(
@@ -241,7 +249,7 @@ def test_transformers_own_network_loads_a_pushed_folder(small, images, tmp_path,
     assert torch.equal(again(images), model(images))
 
 
-def test_timm_loads_a_pushed_network_with_other_names(tmp_path):
+def test_timm_loads_a_pushed_network_with_other_names(tmp_path, timm):
     """DINOv3's tensors have other names in timm than in vitzoo."""
     spec, layout = narrow("dinov3/vit_ti16_qkvb:eupe_lvd1689m")
     model = fill(vitzoo.create(spec))

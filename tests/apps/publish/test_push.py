@@ -16,6 +16,7 @@ from markdown_it import MarkdownIt
 
 import vitzoo
 from helpers import fill, randn, refuses, says
+from tables import cases
 from upload_hub import COMMIT, UploadHub
 from vitzoo import errors
 from vitzoo.apps.publish import push as module
@@ -129,7 +130,7 @@ def test_a_token_is_needed_and_goes_to_named_hosts_alone(hub, model, monkeypatch
     monkeypatch.setenv("VITZOO_TOKEN_HOSTS", hub.host)
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no"))
-    with refuses(errors.AuthenticationError, hub.endpoint, "hf auth login", "HF_TOKEN"):
+    with refuses(errors.AuthenticationError, hub.endpoint, "HF_TOKEN"):
         vitzoo.push(model, REPO, license="mit")
     assert hub.requests == []
 
@@ -175,7 +176,7 @@ def test_a_card_that_was_edited_is_kept(hub, model, tmp_path, run):
     text = (out / "README.md").read_text()
     (out / "README.md").write_text(f"{text}\nMy results.\n")
     for change in ({}, {"dry_run": False}):
-        with refuses(InvalidOption, out / "README.md", "changed", "kept", "new folder"):
+        with refuses(InvalidOption, out / "README.md", "changed", "kept"):
             vitzoo.push(model, REPO, **options | change)
     command = ("push", "vit_digits", REPO, "--folder", out, "--license", "mit", "--dry-run")
     code, _, notes = run(*command, "--force")
@@ -246,8 +247,8 @@ def send(hub, tmp_path, monkeypatch):  # noqa: ARG001  # the environment names t
     return lambda **options: upload(tmp_path, files, REPO, TOKEN, message="a", **options)
 
 
-@pytest.mark.parametrize("path", ["/api/repos/create", f"/api/models/{REPO}/preupload", "/lfs/"])
-@pytest.mark.parametrize("where", ["body", "header", "location", "cut", "line"])
+@cases("path", ["/api/repos/create", f"/api/models/{REPO}/preupload", "/lfs/"])
+@cases("where", ["body", "header", "location", "cut", "line"])
 def test_a_server_that_repeats_the_token(hub, send, path, where):
     """Neither the message nor a traceback has it, not even a part of it."""
     answers = {
@@ -442,7 +443,7 @@ HOSTILE = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@cases("text", HOSTILE)
 def test_texts_of_a_registry_are_shown_as_they_are(model, text):
     """No text becomes HTML, a link, code, a row of the table or a line of the metadata."""
     variant = vitzoo.describe("vit_digits")
@@ -515,7 +516,7 @@ def test_registered_weights_bring_their_license_and_results(tmp_path):
 
 
 def test_the_license_must_be_known(zoo, small, model, tmp_path, caplog):
-    with refuses(InvalidOption, "license", "not known", "--license", "license="):
+    with refuses(InvalidOption, "license", "--license", "license="):
         vitzoo.push(model, REPO, folder=tmp_path / "out", dry_run=True)
     for wrong in ("", "a\nb", 'x"', "x" * 200):
         with refuses(InvalidOption, "license", "apache-2.0"):
@@ -569,7 +570,7 @@ def test_wrong_arguments(model, tmp_path):
 def test_the_folder_is_checked_before_a_network_is_made(tmp_path, monkeypatch):
     (tmp_path / "other").touch()
     monkeypatch.setattr(module, "open_network", None)  # a call raises
-    with refuses(InvalidOption, tmp_path, "other", "name a new folder"):
+    with refuses(InvalidOption, tmp_path, "other"):
         vitzoo.push("vit_digits", REPO, folder=tmp_path, dry_run=True)
     with refuses(InvalidOption, "message", "''"):
         vitzoo.push("vit_digits", REPO, folder=tmp_path / "new", dry_run=True, message="")
@@ -617,6 +618,7 @@ def test_a_statement_that_cannot_be_followed_stays_in_a_folder_for_vitzoo(model,
     assert vitzoo.create(tmp_path / "out").preprocessing == UNREAD
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("library", ["timm", "transformers"])
 @pytest.mark.parametrize("values", [{"scale": 4095.0}, {"bands": (2, 1, 0)}, {"crop_mode": "none"}])
 def test_images_that_a_library_prepares_in_another_way(tmp_path, caplog, library, values):

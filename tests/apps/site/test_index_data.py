@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from tables import cases
 from vitzoo import Throughput, Weights, describe
 from vitzoo.apps.site.index_data import commercial, measurements, results, task
 
@@ -27,7 +28,7 @@ def test_the_task_follows_from_outputs_and_training(changes, expected):
     assert task(NET, replace(ROW, **changes)) == expected
 
 
-@pytest.mark.parametrize(
+@cases(
     ("license_", "gated", "expected"),
     [
         ("Apache-2.0", False, "yes"),

@@ -2,11 +2,12 @@
 
 import pytest
 
+from tables import cases
 from vitzoo import Weights
 from vitzoo.apps.site.links import file_address, file_place, link, linked
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "html"),
     [
         ("plain", "plain"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
+
 import vitzoo
 from internals import CORE_BUILDER, RESULTS, registry, write_site
 from plugin_files import UNTOUCHABLE
@@ -115,6 +117,7 @@ def check_page(out, variant):
     assert calls == 1 + len(variant.weights)
 
 
+@pytest.mark.slow
 def test_every_page_says_what_the_registry_says(everything):
     variants = vitzoo.variants()
     assert len(variants) == everything.variants > 300
@@ -145,6 +148,7 @@ def check_index(index):
                 assert found[name] == (getattr(weights, name) if results else None)
 
 
+@pytest.mark.slow
 def test_the_index_has_the_numbers_of_the_registry(everything):
     check_index(everything.index)
 
@@ -270,6 +274,7 @@ def test_texts_of_a_plugin_are_texts(install, monkeypatch, out):
     assert raw.count("<script") == raw.count("</script>") == 2
 
 
+@pytest.mark.slow
 def test_links_lead_to_pages_of_the_site_or_to_https(everything):
     out = everything.index.parent
     first = [next(folder.glob("*.html")) for folder in out.glob("networks/**/")]

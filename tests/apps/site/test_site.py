@@ -35,6 +35,7 @@ def test_the_index_is_small(everything):
     assert 100_000 < sum(path.stat().st_size for path in loaded) <= MOST
 
 
+@pytest.mark.slow
 def test_the_same_registry_gives_the_same_bytes(everything, tmp_path, python):
     """A second process has other hash seeds; the folders differ, so no path is written."""
     other = tmp_path / "other"
@@ -53,6 +54,7 @@ print(sorted(name for name in sys.modules if name in ("torch", "numpy", "vitzoo.
     assert everything.bytes == sum(map(len, first.values())) - len(first[MARKER])
 
 
+@pytest.mark.slow
 def test_a_site_is_replaced(core, out):
     site = write_site(core, out)
     before = contents(out)
@@ -80,6 +82,7 @@ def test_other_files_stay(core, out, full):
     assert out.joinpath("networks/acme/notes.txt").read_text() == "mine"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("marker", [None, "", "[]", '{"files": 7}', '{"files": {"../x": "1"}}'])
 def test_a_folder_with_other_files_is_refused(core, out, marker):
     out.mkdir()
@@ -88,7 +91,7 @@ def test_a_folder_with_other_files_is_refused(core, out, marker):
     if marker is not None:
         out.joinpath(MARKER).write_text(marker)
     before = contents(out)
-    with refuses(vitzoo.InvalidOption, out, "did not write", "index.html", "new folder", "--force"):
+    with refuses(vitzoo.InvalidOption, out, "did not write", "index.html", "--force"):
         write_site(core, out)
     assert contents(out) == before
     write_site(core, out, force=True)

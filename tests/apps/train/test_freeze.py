@@ -7,6 +7,7 @@ from torch import nn
 
 import vitzoo
 from helpers import SMALL, randn, refuses
+from tables import cases
 from vitzoo.errors import InvalidOption
 
 NETWORK = SMALL | {"depth": 3, "num_registers": 2, "num_classes": 5}
@@ -31,6 +32,7 @@ def test_everything_before_a_layer_is_frozen(until, blocks, norm):
     assert {"head.weight", "head.bias"} <= set(names(model, frozen=False))
 
 
+@pytest.mark.slow
 def test_training_changes_what_is_not_frozen_and_nothing_else():
     model = vitzoo.create(NETWORK)
     with torch.no_grad():
@@ -53,6 +55,7 @@ def test_a_second_call_freezes_more_and_never_less():
     assert "blocks.1.norm1.weight" in names(model, frozen=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "head"),
     [
@@ -93,7 +96,7 @@ def test_wrapped_networks_have_layers_of_their_own_names():
         vitzoo.freeze(model, until="blocks.3")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("until", "says"),
     [
         ("blocks.3", ("'blocks.3'", "blocks.0, blocks.1, blocks.2", "'head'")),
@@ -114,9 +117,9 @@ def test_unknown_layers(until, says):
 
 
 def test_a_model_without_a_classifier_or_layers():
-    with refuses(InvalidOption, "'head'", "no classifier", "num_classes"):
+    with refuses(InvalidOption, "'head'", "num_classes"):
         vitzoo.freeze(vitzoo.create(NETWORK, num_classes=0), until="head")
-    with refuses(InvalidOption, "'head'", "no classifier"):
+    with refuses(InvalidOption, "'head'"):
         vitzoo.freeze(nn.Linear(2, 2), until="head")
     with refuses(InvalidOption, "Linear", "group_matcher()", "until='head'"):
         vitzoo.freeze(nn.Linear(2, 2), until=1)

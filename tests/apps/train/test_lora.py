@@ -12,7 +12,7 @@ from torch import nn
 
 import vitzoo
 from helpers import SPEC, fill, refuses, write
-from tables import check_all
+from tables import cases, check_all
 from vitzoo.errors import InvalidOption
 from vitzoo.parts import linear_head
 
@@ -96,8 +96,9 @@ def rebind(model):
     model.blocks[1].mlp.fc1 = nn.Linear(64, 128)
 
 
-@pytest.mark.parametrize("change", [add, replace, assign, one_bit, rebind])
-@pytest.mark.parametrize("way", ["registered", "saved", "file"])
+@pytest.mark.slow
+@cases("change", [add, replace, assign, one_bit, rebind])
+@cases("way", ["registered", "saved", "file"])
 def test_every_change_of_the_base_is_found(tmp_path, change, way):
     model = made(tmp_path, way)
     vitzoo.lora(model)
@@ -138,6 +139,7 @@ CALLS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["registered", "saved", "file"])
 def test_what_create_changed_is_no_change_of_the_base(tmp_path, way):
     def check(given):

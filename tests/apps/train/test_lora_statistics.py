@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
 import vitzoo
@@ -74,6 +73,8 @@ NETWORKS = {
 
 def trained(model):
     """Return a model of PEFT after a few steps of training."""
+    from peft import LoraConfig, get_peft_model
+
     torch.manual_seed(0)
     peft_model = get_peft_model(model, LoraConfig(**vitzoo.lora(model, r=2)))
     optimizer = torch.optim.SGD([p for p in peft_model.parameters() if p.requires_grad], lr=0.1)
@@ -86,6 +87,7 @@ def trained(model):
     return peft_model.eval()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", NETWORKS)
 @torch.enable_grad()
 def test_the_statistics_are_in_the_adapter(install, tmp_path, kind):
@@ -107,6 +109,7 @@ def test_the_statistics_are_in_the_adapter(install, tmp_path, kind):
     assert all(torch.equal(t, merged[n]) for n, t in again.state_dict().items())
 
 
+@pytest.mark.slow
 def test_a_count_of_another_type_is_refused(install, tmp_path):
     install("acme-parts", "acme = acme:registry.toml", FILES)
     file = vitzoo.save(
