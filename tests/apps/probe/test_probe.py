@@ -511,7 +511,10 @@ def write_csv(path, rows):
 
 
 @pytest.mark.workflows
-def test_a_csv_and_a_parquet_file_give_what_the_folder_gives(scans, found, untrained, kept):
+def test_a_csv_and_a_parquet_file_give_what_the_folder_gives(
+    scans, found, untrained, kept, tmp_path
+):
+    scans = shutil.copytree(scans, tmp_path / "scans")
     rows = [["image", "digit", "split"]]
     paths = sorted(path.relative_to(scans) for path in scans.glob("*/*/*.png"))
     rows += [[path, path.parts[1], path.parts[0]] for path in paths]
