@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import pickle
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -74,6 +75,13 @@ class Odd(NamedTuple):
     shown: str
 
 
+class Nowhere:
+    """A file that keeps nothing."""
+
+    def write(self, data: object) -> None:
+        """Drop data."""
+
+
 class File:
     """Reads some columns of a file; rows in ascending order are decoded once.
 
@@ -125,6 +133,20 @@ class File:
                 break
         return Rows(len(found), found)
 
+    def check(
+        self, columns: Sequence[str], row: int, stop: int, at_once: int, most: int
+    ) -> Rows | Unreadable:
+        """Read cells of one row group as `cells` does, and answer only how many there are."""
+        first, until = row, monotonic() + PATIENCE
+        while row < stop and monotonic() < until:
+            answer = self.cells(columns, row, stop, at_once, most)
+            if not isinstance(answer, Rows):
+                return answer
+            pickle.dump(answer, Nowhere())  # which may take memory too
+            row += answer.number
+            del answer  # before the next cell, which may be as large
+        return Rows(row - first)
+
     def texts(
         self, columns: Sequence[str], row: int, stop: int, at_once: int, most: int
     ) -> Rows | Unreadable | Large:
@@ -170,14 +192,14 @@ class File:
 
     def _next(self) -> Unreadable | None:
         """Read the next batch; return why it cannot be read."""
-        self.batch = None
+        self.batch, self.start = None, self.stop
         try:
             self.batch = next(self.batches, None)
         except Exception as error:  # noqa: BLE001  # pyarrow raises several kinds
             return unreadable(error)
         if self.batch is None:
             return Unreadable("it ends too early")
-        self.start, self.stop = self.stop, self.stop + self.batch.num_rows
+        self.stop += self.batch.num_rows
         return None
 
 

@@ -127,9 +127,10 @@ class ParquetFile:
                 f"{printable(path)} is damaged: it states {answer.rows} rows, its row groups have "
                 f"{sum(sizes)}"
             )
-        # columns of row groups: those that are read row by row, the first row that cannot be read
+        # columns of row groups: those that are read row by row, that end the helper, that do not
         self._single: set[tuple[int, str]] = set()
-        self._costly: dict[tuple[int, str], int] = {}
+        self._costly: set[tuple[int, str]] = set()
+        self._checked: set[tuple[int, str]] = set()
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -143,6 +144,25 @@ class ParquetFile:
     def group_of(self, row: int) -> int:
         """Return the number of the row group with a row."""
         return bisect_right(self.ends, row)
+
+    def check(self, columns: Sequence[str], group: int, at_once: int, *options: object) -> None:
+        """Read the cells of a row group once, so that `rows` gives all of them or none.
+
+        pyarrow may end its process at any row. Without this, the values of the rows before would
+        depend on where the reading began.
+
+        Args:
+            columns: as for `rows`.
+            group: number of the row group.
+            at_once: as for `rows`.
+            options: of the function `cells`.
+        """
+        chunks = group, " ".join(columns)
+        if chunks not in self._checked:
+            of_group = range(self.ends[group - 1] if group else 0, self.ends[group])
+            for _ in self.rows("check", columns, of_group, at_once, *options):
+                pass
+            self._checked.add(chunks)
 
     def rows(
         self, name: str, columns: Sequence[str], rows: range, at_once: int, *options: object
@@ -173,7 +193,7 @@ class ParquetFile:
     ) -> Any:
         """Return an answer for the first rows; a second helper process reads row by row."""
         chunks = self.group_of(row), " ".join(columns)
-        if row >= self._costly.get(chunks, stop):
+        if chunks in self._costly:
             return Unreadable(COSTLY)
         if chunks not in self._single and at_once > 1:
             try:
@@ -185,7 +205,7 @@ class ParquetFile:
         except HelperEnded as error:
             if not error.crash:
                 raise _killed(error) from error
-            self._costly[chunks] = row
+            self._costly.add(chunks)
             return Unreadable(COSTLY)
 
     def _outline(self) -> Outline | Unreadable:

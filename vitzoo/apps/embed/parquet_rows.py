@@ -84,18 +84,21 @@ class ParquetRows(Piece):
 def _cells(file: ParquetFile, column: str, rows: range) -> Iterator[Any]:
     """Yield cells of a column, or the ImageError of each that cannot be read."""
     row, shown = rows.start, printable(file.path)
-    for answer in file.rows("cells", [column], rows, BATCH, items.MAX_IMAGE):
+    while row < rows.stop:
         group = file.group_of(row)
-        if isinstance(answer, Unreadable):
-            problem, stop = _problem(answer, group, shown), min(file.ends[group], rows.stop)
-            yield from (ImageError(problem) for _ in range(row, stop))
-            row = stop
-            continue
-        row += answer.number
-        values = answer.values[::-1]
-        answer.values.clear()
-        while values:  # a large one is in memory once
-            yield _or_error(values.pop(), f"a cell of row group {group} of {shown}")
+        stop = min(file.ends[group], rows.stop)
+        file.check([column], group, BATCH, items.MAX_IMAGE)
+        for answer in file.rows("cells", [column], range(row, stop), BATCH, items.MAX_IMAGE):
+            if isinstance(answer, Unreadable):
+                problem = _problem(answer, group, shown)
+                yield from (ImageError(problem) for _ in range(row, stop))
+                break
+            row += answer.number
+            values = answer.values[::-1]
+            answer.values.clear()
+            while values:  # a large one is in memory once
+                yield _or_error(values.pop(), f"a cell of row group {group} of {shown}")
+        row = stop
 
 
 def _or_error(value: Any, where: str) -> Any:
