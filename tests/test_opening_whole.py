@@ -22,7 +22,6 @@ from openings import (
     FORMS_OF_COMMANDS,
     FUNCTIONS,
     IMAGE,
-    OF_NAMES,
     QUICK,
     SLOW,
     UNTRAINED,
@@ -33,6 +32,7 @@ from openings import (
     call as call,
     command as command,
     digest,
+    expect_one_message,
     files as files,
     here as here,
     hub as hub,
@@ -81,21 +81,7 @@ def test_weights_are_named_once(function, call):
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_every_function_refuses_with_the_same_message(wrong, here, call):
-    name, error, parts = WRONG[wrong]
-    said = {}
-    for function in FUNCTIONS:
-        if function in OF_NAMES and not isinstance(name, str):
-            continue
-        if function in OF_NAMES and ("missing" in wrong or wrong in ("drive letter", "offline")):
-            error_here, parts_here = InvalidOption, ("name of registered weights", repr(name))
-        else:
-            error_here, parts_here = error, parts
-        with refuses(error_here, *parts_here) as found:
-            call(function, name)
-        if error_here is error and function != "convert":
-            text = str(found.value).replace(f"{here}/", "")  # `Predictor` makes paths absolute
-            said.setdefault(text, []).append(function)
-    assert len(said) == 1, said
+    expect_one_message(FUNCTIONS, wrong, here, call)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

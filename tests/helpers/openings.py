@@ -22,7 +22,7 @@ from torch import nn
 
 import stored
 import vitzoo
-from helpers import SPEC
+from helpers import SPEC, refuses
 from internals import Hub
 from vitzoo.errors import (
     CheckpointError,
@@ -347,6 +347,25 @@ COMMANDS = {
 }
 QUICK = ("predict", "plot", "summary", "push")
 FORMS_OF_COMMANDS = {form: row for form, row in FORMS.items() if isinstance(row[0], str)}
+
+
+def expect_one_message(functions, wrong, here, call):
+    """Check that all functions refuse a wrong name with one message."""
+    name, error, parts = WRONG[wrong]
+    said = {}
+    for function in functions:
+        if function in OF_NAMES and not isinstance(name, str):
+            continue
+        if function in OF_NAMES and ("missing" in wrong or wrong in ("drive letter", "offline")):
+            error_here, parts_here = InvalidOption, ("name of registered weights", repr(name))
+        else:
+            error_here, parts_here = error, parts
+        with refuses(error_here, *parts_here) as found:
+            call(function, name)
+        if error_here is error and function != "convert":
+            text = str(found.value).replace(f"{here}/", "")  # `Predictor` makes paths absolute
+            said.setdefault(text, []).append(function)
+    assert len(said) == 1, said
 
 
 @pytest.fixture
