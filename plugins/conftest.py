@@ -59,6 +59,7 @@ def parity() -> SimpleNamespace:
 def weights(request) -> str:
     """Each set of weights by name: the reference's own initialisation, and fan-in scaled.
 
-    CI runs `scaled`. The tests of whole networks state both sets, and CI runs both.
+    CI runs `scaled`; both sets in the tests that every flip is seen, and for the core's small
+    networks.
     """
     return request.param

@@ -236,6 +236,9 @@ OPTIONS = {
 }
 
 
+MODES = ("mask", "subset")  # CI compiles each option with one of them
+
+
 def with_option(option, mode):
     """Return a network with an option and a mode of drop path, in evaluation mode."""
     drop_path = {"name": "linear", "rate": 0.3, "mode": mode}
@@ -244,7 +247,7 @@ def with_option(option, mode):
 
 
 @pytest.mark.slow
-@cases("mode", ["mask", "subset"])
+@cases("mode", MODES)
 @cases("option", OPTIONS)
 def test_every_option_trains_and_saves(tmp_path, option, mode):
     model = with_option(option, mode).train()
@@ -258,8 +261,14 @@ def test_every_option_trains_and_saves(tmp_path, option, mode):
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("mode", ["mask", "subset"])
-@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize(
+    ("option", "mode"),
+    [
+        pytest.param(option, mode, marks=pytest.mark.long if mode != MODES[i % 2] else ())
+        for i, option in enumerate(OPTIONS)
+        for mode in MODES
+    ],
+)
 @torch.inference_mode()
 def test_every_option_compiles_as_one_graph(option, mode):
     model, images = with_option(option, mode), randn(2, 3, 32, 32)

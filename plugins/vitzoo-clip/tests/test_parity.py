@@ -133,7 +133,6 @@ def test_rows_of_timms_files_are_evaluated_as_timm_does(name, timm):
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("weights", ["own", "scaled"])
 @pytest.mark.parametrize("network", one_of_each_kind(NETWORKS, [f"{name} whole" for name in WHOLE]))
 def test_tokens_pre_logits_and_logits(parity, network, weights):
     twins = make_twins(parity, network, weights)

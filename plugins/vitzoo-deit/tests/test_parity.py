@@ -109,7 +109,6 @@ def test_timms_names_mean_these_networks(network, timm):
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("weights", ["own", "scaled"])
 @pytest.mark.parametrize("network", IN_CI)
 def test_tokens_pre_logits_and_logits(parity, network, weights):
     twins = make_twins(parity, network, weights)

@@ -121,7 +121,6 @@ def test_every_network_is_compared_and_only_the_large_ones_are_cut():
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("weights", ["own", "scaled"])
 @pytest.mark.parametrize("network", one_of_each_kind(NETWORKS))
 def test_tokens_and_features(parity, network, weights):
     twins = make_twins(parity, NETWORKS[network], weights)

@@ -105,7 +105,6 @@ def test_every_variant_that_timm_has_is_compared():
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("weights", ["own", "scaled"])
 @pytest.mark.parametrize(
     "network", one_of_each_kind({key: name for key, (name, *_) in NETWORKS.items()})
 )
@@ -236,7 +235,7 @@ def write_google(folder, weights, **changes):
     return arrays, path
 
 
-@pytest.fixture(scope="module", params=["own", "scaled"])
+@pytest.fixture(scope="module", params=[pytest.param("own", marks=pytest.mark.long), "scaled"])
 def google_file(tmp_path_factory, request):
     """A file with two blocks."""
     return write_google(tmp_path_factory.mktemp("google"), request.param, depth=2)
