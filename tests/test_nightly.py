@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import runpy
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,20 @@ def test_a_tier_that_fails_is_not_noted_and_the_others_run(nightly, capsys, tmp_
     assert nightly["main"]([]) == 1
     says(capsys.readouterr().err, "failed: lowest")
     assert list(json.loads((tmp_path / "nightly.json").read_text())) == ["browser", "thorough"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tier", ["images", "configs", "refusals"])
+def test_a_tier_of_one_file_selects_tests(tier):
+    """`addopts` deselects tests by their markers, and a test may get one of them."""
+    script = runpy.run_path(str(ROOT / ".ci" / "nightly"))
+    run = script["RUN"][tier]
+    arguments = []
+    run.__globals__["pytest"] = lambda *given, **_: arguments.extend(given)
+    run()
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider"]
+    found = subprocess.run([*command, *arguments], cwd=ROOT, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout
 
 
 @pytest.mark.parametrize(
