@@ -59,7 +59,7 @@ def parity() -> SimpleNamespace:
 def weights(request) -> str:
     """Each set of weights by name: the reference's own initialisation, and fan-in scaled.
 
-    CI runs `scaled`; both sets in the tests that every flip is seen, and for the core's small
-    networks.
+    CI runs `scaled`. Both sets run there in the tests that must see a flip, and in those of the
+    core's small networks.
     """
     return request.param

@@ -142,7 +142,7 @@ class File:
             answer = self.cells(columns, row, stop, at_once, most)
             if not isinstance(answer, Rows):
                 return answer
-            pickle.dump(answer, Nowhere())  # which may take memory too
+            pickle.dump(answer, Nowhere())  # an answer that is sent takes memory too
             row += answer.number
             del answer  # before the next cell, which may be as large
         return Rows(row - first)

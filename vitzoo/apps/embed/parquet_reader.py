@@ -127,7 +127,8 @@ class ParquetFile:
                 f"{printable(path)} is damaged: it states {answer.rows} rows, its row groups have "
                 f"{sum(sizes)}"
             )
-        # columns of row groups: those that are read row by row, that end the helper, that do not
+        # columns of row groups: those that are read row by row, those that end the helper, and those
+        # that `check` has read
         self._single: set[tuple[int, str]] = set()
         self._costly: set[tuple[int, str]] = set()
         self._checked: set[tuple[int, str]] = set()
