@@ -127,7 +127,7 @@ class ParquetFile:
                 f"{printable(path)} is damaged: it states {answer.rows} rows, its row groups have "
                 f"{sum(sizes)}"
             )
-        # columns of row groups: those that are read row by row, those that end the helper, and those
+        # columns of row groups: those that are read row by row, those that end the helper, those
         # that `check` has read
         self._single: set[tuple[int, str]] = set()
         self._costly: set[tuple[int, str]] = set()
