@@ -14,6 +14,7 @@ import subprocess
 import sys
 import textwrap
 import venv
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -462,18 +463,39 @@ def to_toml() -> Callable[[dict[Any, Any]], str]:
 
 @pytest.hookimpl(tryfirst=True)  # before -m deselects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the conformance tests that compile their marker; plugins elsewhere need not have it."""
+    """Give tests the markers that decorators in a plugin elsewhere or a table cannot give them.
+
+    A plugin need not have the marker `compile` for its conformance tests that compile.
+    """
     for item in items:
         if getattr(item, "originalname", "") == "test_part_compiles":
             item.add_marker(pytest.mark.compile)
+    keep_one_in(items)
+
+
+def keep_one_in(items: list[pytest.Item]) -> None:
+    """Leave the first and every n-th test of each function with `one_in(n)`; the others are `long`.
+
+    Tests that are `long` anyway do not count.
+    """
+    before: Counter[str] = Counter()
+    for item in items:
+        marker = item.get_closest_marker("one_in")
+        if marker is None or item.get_closest_marker("long"):
+            continue
+        function = item.nodeid.partition("[")[0]
+        if before[function] % marker.args[0]:
+            item.add_marker(pytest.mark.long)
+        before[function] += 1
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """With `--dist loadgroup`, keep the tests of a file that share checkpoints or environments.
 
-    All other tests are distributed one by one. Groups that are markers have no effect: xdist 3.8
-    writes them into the ids of tests, which pytest 9 does not let it change.
+    All tests with random examples are one group: each process that draws some reads the source of
+    all modules first. All other tests are distributed one by one. Groups that are markers have no
+    effect: xdist 3.8 writes them into the ids of tests, which pytest 9 does not let it change.
     """
     if config.getvalue("dist") != "loadgroup":
         return None
@@ -482,9 +504,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
+            if draws_examples(config.rootpath / file):
+                return "hypothesis"
             return file if SHARING.search(file) else nodeid
 
     return ByFile(config, log)
+
+
+@functools.cache
+def draws_examples(path: Path) -> bool:
+    """Tell whether a test module imports hypothesis."""
+    text = path.read_text("utf-8")
+    return re.search(r"^(import|from) hypothesis", text, re.MULTILINE) is not None
 
 
 @pytest.fixture(scope="session", autouse=True)

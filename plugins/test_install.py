@@ -39,6 +39,7 @@ def zoo(request, tmp_path_factory, built, new_environment):
     return environment
 
 
+@pytest.mark.long
 def test_listing_shows_the_variants_and_imports_nothing(plugins, zoo):
     names = released(plugins)
     assert zoo.call("vitzoo", "list", "*/*", "-q").split() == list(names)
@@ -54,6 +55,7 @@ def test_listing_shows_the_variants_and_imports_nothing(plugins, zoo):
     assert zoo.run(code) == f"{states}\n{[names[name] for name in last.values()]}\n[]\n"
 
 
+@pytest.mark.long
 def test_which_knows_the_names_of_other_libraries(project, plugins, zoo):
     own = [
         variant
@@ -69,6 +71,7 @@ def test_which_knows_the_names_of_other_libraries(project, plugins, zoo):
     assert known[-1].name in zoo.call("vitzoo", "which", theirs + tag)
 
 
+@pytest.mark.long
 def test_creating_in_a_spawned_worker(plugins, zoo):
     names = released(plugins)
     spaces = [[n for n in names if n.startswith(f"{p.namespace}/")] for p in plugins]
@@ -88,6 +91,7 @@ if __name__ == "__main__":
     assert json.loads(zoo.call("python", script)) == [names[name] for name in ends]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("zoo", ["all"], indirect=True)
 def test_a_network_runs_with_what_the_plugin_depends_on(project, plugins, zoo):
     names = released(plugin for plugin in plugins if plugin.folder == project.folder)
@@ -130,6 +134,7 @@ def index(tmp_path, plugins, built):
     server.server_close()
 
 
+@pytest.mark.long
 def test_an_index_gives_vitzoo_with_its_plugins(tmp_path, index, plugins, new_environment, command):
     """What a release publishes; the other dependencies are there, as in other tests."""
     address, asked = index

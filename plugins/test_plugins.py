@@ -249,8 +249,8 @@ def test_what_is_frozen_stays_as_it_is_written(plugin, tmp_path):
 
 @pytest.mark.docs
 @pytest.mark.usefixtures("page_folder")
-def test_readme_snippets_run_in_order(plugin):
-    page = plugin.folder / "README.md"
+def test_readme_snippets_run_in_order(project):
+    page = project.folder / "README.md"
     found = re.findall(EXECUTED, page.read_text(), re.MULTILINE | re.DOTALL)
     assert found
     scope: dict[str, object] = {}

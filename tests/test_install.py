@@ -30,6 +30,7 @@ def installed(request, tmp_path_factory, built, built_from_tree, new_environment
     return environment, environment.site
 
 
+@pytest.mark.one_in(3)
 def test_an_installed_vitzoo_lists_its_variants(installed):
     environment, place = installed
     code = """
@@ -43,6 +44,7 @@ def test_an_installed_vitzoo_lists_its_variants(installed):
     assert not heavy
 
 
+@pytest.mark.one_in(3)
 def test_an_installed_vitzoo_creates_its_bundled_model(installed):
     environment, place = installed
     code = """
@@ -193,6 +195,7 @@ def zoo(tmp_path_factory, built, new_environment):
     return environment
 
 
+@pytest.mark.long
 def test_listing_shows_the_plugins_and_imports_neither(zoo):
     code = """
         import json, sys, vitzoo
@@ -210,11 +213,13 @@ def test_listing_shows_the_plugins_and_imports_neither(zoo):
     assert imported == []
 
 
+@pytest.mark.long
 def test_the_command_line_lists_a_plugin(zoo):
     listed = zoo.call("vitzoo", "list", "acme/*", "-q")
     assert listed == "acme/vit_ti16_overlap\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("call", "classes"),
     [
@@ -236,6 +241,7 @@ def test_plugins_create_models_that_run(zoo, call, classes):
     assert zoo.run(code) == f"(1, {classes}) True\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["acme/vit_ti16_overlap", "globex/vit_ti16_cosine"])
 def test_the_parameters_of_a_plugins_variant_are_as_stated(zoo, name):
     code = f"""
@@ -246,6 +252,7 @@ def test_the_parameters_of_a_plugins_variant_are_as_stated(zoo, name):
     assert zoo.run(code) == "0\n"
 
 
+@pytest.mark.long
 def test_a_saved_model_with_parts_of_plugins_is_restored(zoo):
     code = """
         import torch, vitzoo
@@ -258,6 +265,7 @@ def test_a_saved_model_with_parts_of_plugins_is_restored(zoo):
     assert zoo.run(code) == "True True\n"
 
 
+@pytest.mark.long
 def test_plugins_work_in_spawned_workers(zoo):
     script = zoo.elsewhere / "workers.py"
     script.write_text(
@@ -275,6 +283,7 @@ def test_plugins_work_in_spawned_workers(zoo):
     assert zoo.call("python", script) == "[7, 3]\n"
 
 
+@pytest.mark.long
 def test_an_uninstalled_plugin_is_gone(built, tmp_path, new_environment):
     environment = new_environment(tmp_path / "venv")
     environment.install(*built(ROOT).glob("*.whl"), write(tmp_path / "acme", ACME))

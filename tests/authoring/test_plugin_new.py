@@ -182,6 +182,7 @@ def test_new_projects_pass_mypy(tmp_path):
         tool_passes(project, "mypy", "--cache-dir", str(tmp_path / "cache"))
 
 
+@pytest.mark.long
 @pytest.mark.install
 def test_a_new_project_passes_its_tests_from_a_wheel(tmp_path, new_environment, command):
     build = (sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", tmp_path)

@@ -66,6 +66,7 @@ def crowd(net, hub, monkeypatch):
     return run
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["faulty/net", "hf://acme/net"])
 def test_processes_with_one_home_ask_the_api_once(net, crowd, name):
     """The API answers 500 requests of an address in five minutes. Two may overlap, at most."""
@@ -74,6 +75,7 @@ def test_processes_with_one_home_ask_the_api_once(net, crowd, name):
     assert net.stored.read_bytes() == net.data
 
 
+@pytest.mark.long
 def test_processes_with_homes_of_their_own_wait_for_a_full_bucket(net, hub, crowd):
     """Some have it in memory. Time of the Hub passes once a request was refused."""
     refused = []

@@ -651,6 +651,7 @@ print((status("VmHWM") - before) / held)
 """
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("save", "most"), [(np.savez, 1.15), (np.savez_compressed, 2.1)])
 def test_memory_for_reading_an_npz_is_bounded(tmp_path, save, most):
     """Peak of what is read, as a multiple of the tensors: the file is held once."""

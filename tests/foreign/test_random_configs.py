@@ -59,6 +59,7 @@ def different(model: vitzoo.VisionTransformer, images: Tensor, outputs: Outputs)
     return ""
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_configs_give_equal_numbers_or_an_error(part, tmp_path):

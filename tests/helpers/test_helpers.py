@@ -1,6 +1,7 @@
 """The helpers that decide whether other tests pass can fail themselves."""
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -115,3 +116,33 @@ def test_a_limited_child_beyond_its_limits(argument, why):
         run_limited(READS, ["7", argument], memory=2**26, seconds=2)
     says(str(raised.value), why)
     assert argument in str(raised.value)
+
+
+class Item:
+    """A test as pytest collects it."""
+
+    def __init__(self, nodeid, *markers):
+        self.nodeid, self.markers = nodeid, {mark.name: mark for mark in markers}
+
+    def get_closest_marker(self, name):
+        return self.markers.get(name)
+
+    def add_marker(self, mark):
+        self.markers[mark.name] = mark.mark
+
+
+def test_ci_takes_the_first_and_every_nth_test_of_a_function(request):
+    path = str(Path(__file__).parents[2] / "conftest.py")
+    conftest = request.config.pluginmanager.get_plugin(path)
+    third, long = pytest.mark.one_in(3).mark, pytest.mark.long.mark
+    items = [Item(f"a.py::of_all[{i}]") for i in range(5)]
+    items += [Item(f"a.py::of_three[{i}]", third) for i in range(5)]
+    items += [Item("a.py::Class::of_three[0]", third)]
+    items += [Item(f"a.py::by_night[{i}]", third, *[long] * (i % 2 == 0)) for i in range(8)]
+    conftest.keep_one_in(items)
+    kept = [item.nodeid for item in items if "long" not in item.markers]
+    assert kept == [
+        *(f"a.py::of_all[{i}]" for i in range(5)),
+        *("a.py::of_three[0]", "a.py::of_three[3]", "a.py::Class::of_three[0]"),
+        *("a.py::by_night[1]", "a.py::by_night[7]"),
+    ]

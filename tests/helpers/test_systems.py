@@ -197,6 +197,7 @@ def test_symbolic_links_depend_on_the_user(monkeypatch, allowed):
     assert systems.lacking("linux") == set()
 
 
+@pytest.mark.long
 @pytest.mark.install
 def test_the_files_that_use_posix_are_collected_without_its_modules(tmp_path):
     lists = f"GONE, POSIX = {set(NAMES)}, {set(MODULES)}\n"

@@ -172,6 +172,7 @@ ENTRIES = {
 }
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("positions", POSITIONS)
 @pytest.mark.parametrize("gradients", [False, True])
@@ -296,6 +297,7 @@ def test_dynamic_is_decided_without_numbers(positions):
     assert torch.equal(before, torch.get_rng_state())
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.compile
 @pytest.mark.parametrize("positions", ["moved", "mim", "rope"])
 @torch.no_grad()
@@ -342,6 +344,7 @@ EXPORTED = {
 }
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.compile
 @pytest.mark.parametrize("network", EXPORTED)
 @torch.no_grad()
@@ -357,6 +360,7 @@ def test_dynamic_is_exported_for_all_sizes(network):
         torch.testing.assert_close(program(images), model(images), rtol=0, atol=1e-5)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.compile
 @pytest.mark.parametrize("first", [(32, 32), (48, 24)])
 @torch.no_grad()
@@ -468,6 +472,7 @@ def test_blocks_are_a_sequence_of_modules():
         )
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.compile
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize(

@@ -424,7 +424,11 @@ def _tools(tmp_path_factory):
         yield
 
 
-tools = pytest.mark.usefixtures("_tools")
+def tools(test):
+    """Mark a test that needs packages that only these tests use."""
+    return pytest.mark.usefixtures("_tools")(pytest.mark.long(test))
+
+
 others_warn = pytest.mark.filterwarnings("ignore")
 
 

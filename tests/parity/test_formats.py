@@ -75,6 +75,7 @@ def make_torchvision(name, weights, depth):
     return fill(network, weights)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("name", "theirs", "depth"),
     [row[:3] for row in TORCHVISION],
@@ -94,6 +95,7 @@ def test_torchvision(tmp_path, parity, weights, images, name, theirs, depth):
     assert set(model.load_report.kept) == set(model.state_dict())
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("theirs", "depth"),
     [(theirs, depth) for _, theirs, _, depth in TORCHVISION],
@@ -131,6 +133,7 @@ def test_transformers(tmp_path, parity, weights, images, transformers):
 GOOGLE = {"width": 768, "depth": 12, "heads": 12, "mlp": 3072, "patch": 16, "size": 224}
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("name", "sizes"),
     [
@@ -156,6 +159,7 @@ def test_google(tmp_path, parity, weights, images, name, sizes, layout):
     assert (port(images) - logits).abs().max() > 1e-4 * max(1, logits.abs().max())
 
 
+@pytest.mark.long
 def test_google_round_trip(tmp_path):
     arrays = reference["draw"]("original", "own", **GOOGLE, classes=21843, pre_logits=768)
     path = tmp_path / "google.npz"

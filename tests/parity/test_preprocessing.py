@@ -35,6 +35,7 @@ def prepare(size, row):
     return Transform(Spec(image_size=size), Preprocessing(**row))
 
 
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "lanczos", "nearest"])
 @pytest.mark.parametrize("crop_mode", ["center", "squash"])
 @pytest.mark.parametrize("size", SIZES, ids=str)

@@ -6,16 +6,19 @@ import torch
 pytestmark = pytest.mark.parity
 
 
+@pytest.mark.one_in(3)
 def test_state_dicts_have_the_same_keys_and_shapes(twins):
     theirs = {name: tensor.shape for name, tensor in twins.reference.state_dict().items()}
     ours = {name: tensor.shape for name, tensor in twins.model.state_dict().items()}
     assert ours == theirs
 
 
+@pytest.mark.one_in(3)
 def test_tokens_pre_logits_and_logits(twins, parity):
     parity.assert_same_network(twins.reference, twins.model, twins.images)
 
 
+@pytest.mark.one_in(3)
 @torch.inference_mode()
 def test_every_block_as_a_map_with_its_prefix_tokens(twins, parity):
     options = {"return_prefix_tokens": True}

@@ -170,6 +170,7 @@ def _whole(kind, part, usual, without=""):
     return PartSpec(part.name, tuple(sorted((k, v) for k, v in options.items() if k != without)))
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     "entry",
     one_of_each_kind({key: v.name for key, (v, _) in ENTRIES.items() if v.builder == CORE_BUILDER}),

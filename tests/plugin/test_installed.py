@@ -567,6 +567,7 @@ def short_folder():
         yield folder
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     importlib.util.find_spec("ray") is None,
     reason="ray is not installed, so no part was sent to a Ray worker: pip install 'vitzoo[ray]'",

@@ -55,6 +55,7 @@ class Windows(ConvPatchEmbed):
 """
 
 
+@pytest.mark.long
 def test_an_embedder_of_few_grids_passes_without_sizes(author):
     manifest = 'api = 1\npatch_embedders.w = { target = "acme_vit.parts:Windows", summary = "s" }\n'
     files = {"acme_vit/parts.py": WINDOWS, "acme_vit/registry.toml": manifest}
@@ -139,6 +140,7 @@ def test_authors_read_what_is_wrong_and_what_to_do(author):
     assert "vitzoo/testing/" not in said, "frames of vitzoo.testing are hidden"
 
 
+@pytest.mark.long
 def test_tables_that_name_nothing_are_seen(author):
     more = 'options = {"acme/cosin": {}}\nsizes = {"head acme/cosine": Sizes()}'
     said = author("-k", "settings", more=more)
@@ -181,6 +183,7 @@ summary = "a policy"
 [heads.cosine]"""
 
 
+@pytest.mark.long
 def test_an_option_without_a_sample_is_said_once(author, acme):
     manifest = acme.manifest.replace("[heads.cosine]", LATE)
     files = {"acme_vit/registry.toml": manifest, "acme_vit/parts.py": acme.parts + POLICY}

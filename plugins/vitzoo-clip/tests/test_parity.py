@@ -113,6 +113,7 @@ def test_timms_names_mean_these_networks(name, timm):
     assert model.image_size == reference.patch_embed.img_size
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", VARIANTS)
 def test_rows_of_timms_files_are_evaluated_as_timm_does(name, timm):
     for row in VARIANTS[name].weights:
@@ -132,6 +133,7 @@ def test_rows_of_timms_files_are_evaluated_as_timm_does(name, timm):
         assert model.head.__class__.__name__ != "ProjectionHead" or not row.label_set, row.name
 
 
+@pytest.mark.one_in(5)
 @torch.inference_mode()
 @pytest.mark.parametrize("network", one_of_each_kind(NETWORKS, [f"{name} whole" for name in WHOLE]))
 def test_tokens_pre_logits_and_logits(parity, network, weights):
@@ -139,6 +141,7 @@ def test_tokens_pre_logits_and_logits(parity, network, weights):
     parity.assert_same_network(twins.reference, twins.model, twins.images)
 
 
+@pytest.mark.one_in(4)
 @torch.inference_mode()
 @pytest.mark.parametrize(
     "network", [f"{n} 2 blocks" for n in ("clip/vit_l14", "siglip/vit_b16", "siglip/vit_b16_gap")]
@@ -225,6 +228,7 @@ def assert_same_tower(parity, model, network, tower, images, **options):
             parity.assert_same(model(images), embedding, what="embedding")
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("name", "activation"),
     [("clip/vit_b32", "quick_gelu"), ("clip/vit_b32", "gelu"), ("clip/vit_h14", "quick_gelu")],
@@ -250,6 +254,7 @@ def test_clip_of_transformers(parity, tmp_path, kind, name, activation, weights)
         network.load_state_dict(again, strict=True)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ["siglip/vit_b16", "siglip/vit_so400m14_384"])
 @pytest.mark.parametrize("kind", ["SiglipModel", "SiglipVisionModel"])
 def test_siglip_of_transformers(parity, tmp_path, kind, name, weights):
@@ -274,6 +279,7 @@ def test_other_image_sizes_as_clip_of_transformers(parity, tmp_path, weights, si
     assert_same_tower(parity, model, network, tower, images, interpolate_pos_encoding=True)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("size", [(196, 280), (300, 224), (500, 384)])
 def test_other_image_sizes_as_siglip_of_transformers(parity, tmp_path, weights, size):
     kind, name = "SiglipVisionModel", "siglip/vit_so400m14_384"
@@ -383,6 +389,7 @@ def assert_same_visual(parity, model, reference, images):
     parity.assert_same(model(images), visual(images), what="embedding")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ["clip/vit_b32", "clip/vit_l14", "clip/vit_gg14"])
 def test_open_clip(parity, tmp_path, name, weights):
     reference, path = make_open_clip(parity, tmp_path, name, weights)

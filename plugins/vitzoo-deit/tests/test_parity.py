@@ -117,6 +117,7 @@ def test_tokens_pre_logits_and_logits(parity, network, weights):
         assert_same_pair(parity, twins)
 
 
+@pytest.mark.one_in(4)
 @torch.inference_mode()
 @pytest.mark.parametrize("network", ["deit_s16_distilled full", "deit3_s16 full", "deit_s16 full"])
 @pytest.mark.parametrize("size", [(160, 256), (288, 224)])
@@ -166,6 +167,7 @@ def make_transformers(parity, folder, kind, weights, size="s", **options):
     return network, folder / "model.safetensors"
 
 
+@pytest.mark.one_in(3)
 @torch.inference_mode()
 @pytest.mark.parametrize("size", ["ti", "s", "b"])
 def test_two_classifiers_of_transformers(parity, tmp_path, weights, size):
@@ -213,6 +215,7 @@ def test_the_backbone_of_transformers(parity, tmp_path, weights):
     parity.assert_same(model(images), tokens[:, :2].mean(1), what="mean of the tokens")
 
 
+@pytest.mark.one_in(3)
 @torch.inference_mode()
 @pytest.mark.parametrize("size", [(160, 256), (288, 224), (384, 384)])
 def test_other_image_sizes_as_transformers_resamples(parity, tmp_path, weights, size):
@@ -252,6 +255,7 @@ FLIPS = {
 }
 
 
+@pytest.mark.one_in(4)
 @torch.inference_mode()
 @pytest.mark.parametrize("flip", FLIPS)
 @pytest.mark.parametrize("network", ["deit_s16_distilled full", "deit3_s16 full"])

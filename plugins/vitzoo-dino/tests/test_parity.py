@@ -98,6 +98,7 @@ def make_twins(parity, name, weights, spec=None, **options):
 # timm
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", one_of_each_kind({name: name for name in NAMES}))
 def test_parameters_are_those_of_timm(name, timm):
     variant = vitzoo.describe(name)
@@ -120,6 +121,7 @@ def test_every_network_is_compared_and_only_the_large_ones_are_cut():
     assert cut == {name for name in NETWORKS.values() if name.split("/")[1].startswith(large)}
 
 
+@pytest.mark.one_in(4)
 @torch.inference_mode()
 @pytest.mark.parametrize("network", one_of_each_kind(NETWORKS))
 def test_tokens_and_features(parity, network, weights):
@@ -127,6 +129,7 @@ def test_tokens_and_features(parity, network, weights):
     parity.assert_same_network(twins.reference, twins.model, twins.images)
 
 
+@pytest.mark.one_in(4)
 @torch.inference_mode()
 @pytest.mark.parametrize("name", ["dino/vit_s16", "dinov2/vit_s14", "dinov2/vit_s14_reg4"])
 @pytest.mark.parametrize("grid", [(3, 7), (9, 5)])
@@ -139,6 +142,7 @@ def test_other_image_sizes_as_timm_resamples(parity, tmp_path, name, weights, gr
     parity.assert_same_network(reference, model, torch.randn(2, 3, *size))
 
 
+@pytest.mark.one_in(4)
 @torch.inference_mode()
 @pytest.mark.parametrize("name", ["dinov3/vit_s16", "dinov3/vit_s16plus_qkvb"])
 @pytest.mark.parametrize("size", [(48, 112), (144, 80), (256, 256)])
@@ -243,6 +247,7 @@ def make_transformers(parity, folder, name, weights, *, cls=None, native=False, 
     return described, network, folder / "model.safetensors"
 
 
+@pytest.mark.one_in(5)
 @torch.inference_mode()
 @pytest.mark.parametrize("name", KINDS)
 def test_networks_of_transformers(parity, tmp_path, name, weights, transformers):
@@ -355,6 +360,7 @@ METAS = {  # with timm's module that reads them
 }
 
 
+@pytest.mark.one_in(4)
 @torch.inference_mode()
 @pytest.mark.parametrize("name", METAS)
 def test_files_of_meta_give_the_numbers_that_timm_makes_of_them(

@@ -172,6 +172,7 @@ def test_small_kernels_keep_their_shape_in_half_precision(arithmetic):
 # Shapes and grids
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STEMS)
 def test_stems_have_their_stride_and_width(name):

@@ -90,6 +90,7 @@ def assert_same_in_double(twins):
         )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("name", "architecture"), IN_TIMM)
 def test_state_dicts_have_the_same_keys_and_shapes(name, architecture, timm):
     with torch.device("meta"):
@@ -104,6 +105,7 @@ def test_every_variant_that_timm_has_is_compared():
     assert len(IN_TIMM) == 8
 
 
+@pytest.mark.one_in(3)
 @torch.inference_mode()
 @pytest.mark.parametrize(
     "network", one_of_each_kind({key: name for key, (name, *_) in NETWORKS.items()})

@@ -96,6 +96,7 @@ def test_timms_names_mean_these_networks(network, timm):
     assert sum(p.numel() for p in reference.parameters()) == variant.params
 
 
+@pytest.mark.one_in(4)
 @torch.inference_mode()
 @pytest.mark.parametrize("network", IN_CI)
 def test_tokens_pre_logits_and_logits(parity, network, weights):
@@ -103,6 +104,7 @@ def test_tokens_pre_logits_and_logits(parity, network, weights):
     parity.assert_same_network(twins.reference, twins.model, twins.images)
 
 
+@pytest.mark.one_in(5)
 @torch.inference_mode()
 @pytest.mark.filterwarnings("ignore:torch.searchsorted.*", "ignore:Using a non-tuple sequence.*")
 @pytest.mark.parametrize("network", [BEIT, EVA, CLIP, "mae/vit_b16 full"])
@@ -155,6 +157,7 @@ def make_transformers(parity, folder, kind, weights, **options):
     return network, folder / "model.safetensors"
 
 
+@pytest.mark.one_in(3)
 @torch.inference_mode()
 @pytest.mark.parametrize("size", [(224, 224), (160, 256), (288, 224)], ids=str)
 @pytest.mark.parametrize("shared", [False, True])
@@ -226,6 +229,7 @@ def flipped(name, described):
     return {field: {"name": part.name, **dict(part.options), **options}}
 
 
+@pytest.mark.one_in(4)
 @torch.inference_mode()
 @pytest.mark.parametrize(
     ("network", "flip"),

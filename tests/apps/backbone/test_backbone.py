@@ -72,6 +72,7 @@ STEMS = ("patch_embed.", "patch_embeds.0.")
 PLAIN = ("vit_dwee_patch16_reg1_gap_256", "xcit_nano_12_p8_224")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*HIERARCHICAL, *PLAIN])
 @torch.no_grad()
@@ -386,6 +387,7 @@ def test_torchvision_places_anchors_by_whole_strides():
     assert strides == features.feature_info.reduction() == [7, 14, 28, 56]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.compile
 @pytest.mark.parametrize(
     "source", [SMALL, "timm/vit_dwee_patch16_reg1_gap_256"], ids=["own", "timm"]
@@ -490,6 +492,7 @@ def test_images_that_are_not_possible(wrong, parts):
         small()(wrong)
 
 
+@pytest.mark.long
 @pytest.mark.compile
 @torch.no_grad()
 def test_export_at_a_size_that_is_not_the_networks(tmp_path):
@@ -503,6 +506,7 @@ def test_export_at_a_size_that_is_not_the_networks(tmp_path):
     torch.testing.assert_close(torch.from_numpy(found), features(batch)[0], rtol=0, atol=1e-5)
 
 
+@pytest.mark.long
 @pytest.mark.compile
 def test_compiled_training_gives_the_gradients_of_eager_training():
     torch.compiler.reset()

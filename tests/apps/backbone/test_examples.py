@@ -50,6 +50,7 @@ def example(tmp_path, monkeypatch):
     handle.remove()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.docs
 @pytest.mark.filterwarnings("ignore")  # those of the other libraries among themselves
 @pytest.mark.parametrize("name", EXAMPLES)

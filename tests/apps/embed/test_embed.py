@@ -658,6 +658,7 @@ def test_workers_end_with_the_process_that_started_them(data, long_list, tmp_pat
     assert not list(tmp_path.glob("out/.part*"))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.workflows
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", ["vit_digits", pytest.param("vit_ti16", marks=pytest.mark.long)])

@@ -9,6 +9,7 @@ import pytest
 PAGE = Path(__file__).parents[3] / "docs" / "embedding.md"
 
 
+@pytest.mark.long
 @pytest.mark.docs
 @pytest.mark.usefixtures("page_folder")
 def test_the_page_on_embedding_works(run):

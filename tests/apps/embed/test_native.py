@@ -85,6 +85,7 @@ def test_each_row_has_the_vector_of_its_image_alone(photos, net, single):
     assert manifest["fingerprint"]["chunk"] == [8, 1 if net == "vit_digits" else 3]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 def test_shards_workers_and_read_ahead_change_no_byte(photos, net, single, tmp_path):
     for index in (1, 0):
@@ -108,6 +109,7 @@ def test_an_interrupted_call_is_completed_with_the_same_bytes(photos, net, singl
     assert bytes_of(out) == bytes_of(single)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", [1, 3])
 def test_another_order_has_the_same_vectors_with_every_chunk(photos, net, tmp_path, chunk):

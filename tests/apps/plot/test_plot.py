@@ -145,6 +145,7 @@ def test_texts_of_attention_figures_of_any_size_do_not_overlap(layers, heads, gr
     check_attention(layers, heads, grid)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.workflows
 @pytest.mark.parametrize(("layers", "heads"), [(40, 24), (48, 1), (1, 32)])
 def test_texts_of_large_attention_figures_do_not_overlap(layers, heads):

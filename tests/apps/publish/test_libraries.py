@@ -193,6 +193,7 @@ def narrow(name):
     return data, row.format
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_networks_of_every_family(zoo, tmp_path, name, weights):

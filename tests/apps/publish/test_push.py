@@ -618,6 +618,7 @@ def test_a_statement_that_cannot_be_followed_stays_in_a_folder_for_vitzoo(model,
     assert vitzoo.create(tmp_path / "out").preprocessing == UNREAD
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("library", ["timm", "transformers"])
 @pytest.mark.parametrize("values", [{"scale": 4095.0}, {"bands": (2, 1, 0)}, {"crop_mode": "none"}])

@@ -85,12 +85,12 @@ def single(tmp_path_factory):
     return run
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("flags", "seed", "ways"),
     [
-        pytest.param(("--scratch",), 0, ("ddp", "fsdp"), marks=pytest.mark.long),
-        pytest.param((), 1, ("ddp", "fsdp"), marks=pytest.mark.long),
-        ((), 1, ("fsdp",)),
+        (("--scratch",), 0, ("ddp", "fsdp")),
+        ((), 1, ("ddp", "fsdp")),
     ],
 )
 def test_one_process_ddp_and_fsdp_give_the_same_losses(flags, seed, ways, single, tmp_path):
@@ -111,6 +111,7 @@ def test_one_process_ddp_and_fsdp_give_the_same_losses(flags, seed, ways, single
         torch.testing.assert_close(logits, first, rtol=0, atol=1e-3)
 
 
+@pytest.mark.long
 def test_a_killed_run_continues_with_the_same_losses_and_weights(tmp_path):
     """With drop path, mixup and averaged weights, which depend on the state of the run."""
     whole = start("python", tmp_path / "whole", **RANDOM)

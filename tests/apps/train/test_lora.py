@@ -139,6 +139,7 @@ CALLS = (
 )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["registered", "saved", "file"])
 def test_what_create_changed_is_no_change_of_the_base(tmp_path, way):

@@ -98,6 +98,7 @@ def check_step(adapted: nn.Module, images: Tensor) -> None:
     assert changed == trained
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "namespace",
     [pytest.param(n, marks=() if n in OFTEN else pytest.mark.long) for n in FAMILIES],
