@@ -97,6 +97,7 @@ def test_a_wheel_has_the_package_and_its_metadata(folder, wheel):
     assert [name for name in inside if ODD.search(f"/{name}")] == []
 
 
+@pytest.mark.one_in(4)
 def test_the_files_of_a_wheel_are_those_of_the_repository(folder, wheel):
     for name, path in packaged(folder).items():
         assert wheel[name] == path.read_bytes(), name

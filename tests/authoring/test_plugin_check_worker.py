@@ -220,6 +220,7 @@ def test_check_runs_the_conformance_tests_of_parts(probed, install):
     says(found["head acme/odd"]["cause"], "head 'acme/odd'", (2, 5), (2, 32, 1))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("namespace", ["core", "deit", "dinov2", "mim", "clip"])
 def test_check_passes_what_the_conformance_tests_pass(probed, namespace):

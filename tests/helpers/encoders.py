@@ -122,7 +122,12 @@ def numbers(encoders: Mapping[str, Encoder], *, stated: bool = False) -> Callabl
     """
 
     @pytest.mark.parametrize(
-        "weights", [FIRST, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)]
+        "weights",
+        [
+            FIRST,
+            pytest.param(OTHERS[0], marks=pytest.mark.slow),
+            *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS[1:]),
+        ],
     )
     @pytest.mark.parametrize("name", encoders)
     def test(name: str, weights: str, tmp_path: Path) -> None:

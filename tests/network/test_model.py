@@ -292,6 +292,7 @@ def test_positions_that_are_not_learned_are_not_in_the_state_dict():
 # Compilation and export.
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.compile
 @torch.inference_mode()
 @pytest.mark.parametrize("pool", POOLS)
@@ -322,6 +323,7 @@ def test_inductor_agrees_with_eager():
     torch.testing.assert_close(compiled(images()), model(images()), rtol=0, atol=1e-5)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.compile
 @pytest.mark.parametrize("pool", POOLS)
 def test_exports_for_any_batch_size(pool):

@@ -20,6 +20,7 @@ from vitzoo import testing
 QUICK = ("-k", "not worker and not offline and not disabled and not compiles")
 
 
+@pytest.mark.long
 def test_authors_get_one_test_for_each_contribution_and_check(author):
     said = author(*QUICK, "-W", "error", "--strict-markers")
     assert " failed" not in said

@@ -245,6 +245,7 @@ def test_frozen_counts_blocks_as_freeze_does():
     )
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "stage"),

@@ -226,6 +226,7 @@ except Exception as error:
 """
 
 
+@pytest.mark.long
 @pytest.mark.compile
 def test_torch_without_a_compiler_gets_the_fix(tmp_path):
     env = os.environ | {"PATH": str(tmp_path), "CXX": "no-compiler", "TMPDIR": str(tmp_path)}

@@ -196,6 +196,7 @@ def other(tmp_path, system):
         process.kill()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 def test_a_part_of_a_process_that_is_killed_meanwhile_is_computed(data, predictor, tmp_path, other):
     seen = []
@@ -213,6 +214,7 @@ def test_a_part_of_a_process_that_is_killed_meanwhile_is_computed(data, predicto
     assert bytes_of(out) == bytes_of(data / "single")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 def test_a_file_that_another_process_writes_is_not_removed(data, predictor, tmp_path, other):
     out, part = tmp_path / "out", "part-000003.parquet"

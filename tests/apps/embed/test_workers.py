@@ -138,6 +138,7 @@ def test_a_process_that_cannot_be_started_leaves_nothing(images, tmp_path, monke
         assert pipe.closed
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", ["other", "cut"])
 def test_weights_that_change_before_a_worker_starts(images, tmp_path, net, damage):

@@ -151,6 +151,7 @@ def test_many_random_networks_have_one_value(randomise, dtype):
     assert min(check_networks(randomise, 50, 1, dtype).values()) > 9
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.workflows
 @pytest.mark.parametrize("dtype", IN_CI, ids=str)
 @pytest.mark.parametrize(

@@ -163,6 +163,7 @@ def read(folder):
 """
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_home")
 @pytest.mark.parametrize("own", [False, True])
@@ -339,6 +340,7 @@ def test_networks_of_every_type_are_probed_and_their_features_kept(some, kept, c
     assert np.array_equal(first.logits, second.logits)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("vectors", ["float32", "float16"])
 def test_a_folder_of_embed_is_read_and_not_copied(some, untrained, tmp_path, own_home, vectors):
