@@ -463,27 +463,28 @@ def to_toml() -> Callable[[dict[Any, Any]], str]:
 
 @pytest.hookimpl(tryfirst=True)  # before -m deselects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give tests the markers that decorators in a plugin elsewhere or a table cannot give them.
-
-    A plugin need not have the marker `compile` for its conformance tests that compile. In this
-    repository, CI runs every fourth variant; it builds and counts all of them.
-    """
+    """Mark conformance tests, whose functions are those of `vitzoo.testing`, and leave a part."""
     for item in items:
         name = getattr(item, "originalname", "")
         if name == "test_part_compiles":
             item.add_marker(pytest.mark.compile)
-        if (
-            name in ("test_variant_runs", "test_variant_lora")
-            and item.get_closest_marker("one_in") is None
-        ):
+        if name in PARTLY and item.get_closest_marker("one_in") is None:
             item.add_marker(pytest.mark.one_in(4))
     keep_one_in(items)
+
+
+# Conformance tests that run networks, or start processes for each plugin: CI takes a fourth. It
+# builds and counts every variant.
+PARTLY = {
+    *("test_variant_runs", "test_variant_lora", "test_plugin_archives"),
+    *("test_plugin_can_be_disabled", "test_plugin_in_a_spawned_worker"),
+}
 
 
 def keep_one_in(items: list[pytest.Item]) -> None:
     """Leave the first and every n-th test of each function with `one_in(n)`; the others are `long`.
 
-    Tests that are `long` anyway do not count.
+    Tests that are `long` anyway do not count. The plugins count as parameters.
     """
     before: Counter[str] = Counter()
     for item in items:
@@ -491,6 +492,8 @@ def keep_one_in(items: list[pytest.Item]) -> None:
         if marker is None or item.get_closest_marker("long"):
             continue
         function = item.nodeid.partition("[")[0]
+        if (name := function.rpartition("::")[2]).startswith("test_plugin_"):
+            function = name
         if before[function] % marker.args[0]:
             item.add_marker(pytest.mark.long)
         before[function] += 1

@@ -138,11 +138,13 @@ def test_ci_takes_the_first_and_every_nth_test_of_a_function(request):
     items = [Item(f"a.py::of_all[{i}]") for i in range(5)]
     items += [Item(f"a.py::of_three[{i}]", third) for i in range(5)]
     items += [Item("a.py::Class::of_three[0]", third)]
+    items += [Item(f"{name}.py::Class::test_plugin_worker", third) for name in "abcd"]
     items += [Item(f"a.py::by_night[{i}]", third, *[long] * (i % 2 == 0)) for i in range(8)]
     conftest.keep_one_in(items)
     kept = [item.nodeid for item in items if "long" not in item.markers]
     assert kept == [
         *(f"a.py::of_all[{i}]" for i in range(5)),
         *("a.py::of_three[0]", "a.py::of_three[3]", "a.py::Class::of_three[0]"),
+        *("a.py::Class::test_plugin_worker", "d.py::Class::test_plugin_worker"),
         *("a.py::by_night[1]", "a.py::by_night[7]"),
     ]

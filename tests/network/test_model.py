@@ -312,6 +312,7 @@ def test_compiles_as_one_graph_in_training():
     assert all(p.grad is not None for p in model.parameters())
 
 
+@pytest.mark.long
 @pytest.mark.compile
 @pytest.mark.parity
 @torch.inference_mode()

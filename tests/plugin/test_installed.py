@@ -548,6 +548,7 @@ def test_parts_reach_the_workers_of_a_spawned_loader(worker):
     assert done.out == "(2, 3) [0.5, 0.5] False\n"
 
 
+@pytest.mark.long
 def test_parts_reach_spawned_processes(worker):
     assert worker("spawn").out == "[3, 3, 3]\n"
 

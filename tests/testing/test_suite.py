@@ -130,6 +130,7 @@ def test_several_networks_have_ids_of_their_own():
     assert dict(found["variant"])["vit_b16"].network == {"depth": 1}
 
 
+@pytest.mark.long
 def test_authors_read_what_is_wrong_and_what_to_do(author):
     said = author("-k", "params or gradients", changes=[("params = 32613", "params = 1")])
     failed = [line for line in said.splitlines() if line.startswith("FAILED")]
@@ -158,11 +159,13 @@ def test_a_broken_plugin_fails_in_one_place(author):
     assert "plugin 'acme' cannot be used: acme-vit 1.0" in said
 
 
+@pytest.mark.long
 def test_a_class_without_a_namespace_is_refused(author):
     said = author(more='namespace = ""')
     assert "TestAcme: set namespace to the name of the plugin's entry point" in said
 
 
+@pytest.mark.long
 def test_one_file_is_enough(author):
     """Without a conftest.py, too, tests that have nothing to check are deselected."""
     said = author("-k", "reset or grid", "-W", "error", conftest="")

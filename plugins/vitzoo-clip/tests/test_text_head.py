@@ -178,6 +178,7 @@ def test_its_device_its_type_and_its_random_numbers(tmp_path):
     assert all(parameter.is_meta for parameter in empty.parameters())
 
 
+@pytest.mark.long
 @pytest.mark.compile
 def test_the_exported_network_has_the_logits_and_the_labels(tmp_path):
     import onnxruntime

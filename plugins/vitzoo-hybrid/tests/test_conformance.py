@@ -19,7 +19,7 @@ NARROW = {"width": 32}
 STRIDE_32 = Sizes(patch_size=(32, 32))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 class TestHybrid(PluginTests):
     namespace = "hybrid"
     options = {

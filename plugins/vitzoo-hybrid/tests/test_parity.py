@@ -128,6 +128,7 @@ def test_the_stages_of_the_paper(parity, weights):
     assert actual["patch tokens"].shape == expected["patch tokens"].shape == (1, 14 * 14, 768)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("in_chans", [1, 5])
 @torch.inference_mode()
 def test_other_channels(parity, weights, in_chans, timm):
@@ -169,6 +170,7 @@ def test_a_file_without_a_classifier_takes_a_fresh_one(parity, tmp_path, timm):
     parity.assert_same(features, reference(images), what="features")
 
 
+@pytest.mark.long
 def test_gradients_are_those_of_timm(parity, weights):
     twins = make_twins(
         parity, "hybrid/r26_vit_s32", "vit_small_r26_s32_224", weights, options={"depth": 1}
@@ -272,6 +274,7 @@ def test_either_arithmetic_can_be_asked_for(google_file):
     assert (google - block).abs().max() > 1e-4
 
 
+@pytest.mark.long
 def test_a_file_of_googles_comes_back_bit_by_bit(tmp_path):
     arrays, path = write_google(tmp_path, "scaled")
     there, back = tmp_path / "there.safetensors", tmp_path / "back.npz"

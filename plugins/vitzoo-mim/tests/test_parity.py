@@ -81,6 +81,7 @@ def test_every_variant_is_compared_and_only_the_large_ones_are_cut():
     }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("network", IN_CI)
 def test_timms_names_mean_these_networks(network, timm):
     variant = NETWORKS[network]
@@ -131,6 +132,7 @@ def _state(reference, network):
     return layout_of(NETWORKS[network]).to_model(reference.state_dict())
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("network", [BEIT, EVA, CLIP])
 def test_gradients_are_those_of_timm_2_blocks(parity, weights, network):
     twins = make_twins(parity, network, weights)

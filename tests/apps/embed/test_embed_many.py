@@ -116,6 +116,7 @@ def stopped(data, tmp_path):
         process.communicate()
 
 
+@pytest.mark.long
 @pytest.mark.workflows
 @pytest.mark.parametrize(
     "recovery",

@@ -371,6 +371,7 @@ def of_an_interrupt(how):
         raise ValueError("no shape") from None  # the context stays
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.slow  # it needs onnx
 @pytest.mark.parametrize("how", ["text", "cause", "context"])
 @pytest.mark.parametrize("step", ["write", "open"])
@@ -426,8 +427,9 @@ for limit in (1, 30_000, size - 1):
 """
 
 
+@pytest.mark.long
 @pytest.mark.workflows
-@pytest.mark.parametrize("to", [LONG["onnx"], "torch", LONG["openvino"]])
+@pytest.mark.parametrize("to", KINDS)
 def test_a_file_that_the_disk_does_not_take_is_an_error(to, tmp_path):
     """torch ends the process (SIGABRT) if its own writer cannot write."""
     command = [sys.executable, "-c", FULL, to, str(tmp_path / "out")]

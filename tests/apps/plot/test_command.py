@@ -77,6 +77,7 @@ def test_plot_refuses_before_it_loads_weights(run, tmp_path, monkeypatch, argume
     assert (tmp_path / "there.png").read_bytes() == b"mine"
 
 
+@pytest.mark.long
 @pytest.mark.workflows
 def test_two_processes_write_the_same_figure_without_pyplot(python, tmp_path):
     code = (

@@ -75,6 +75,7 @@ def test_every_kind_draws_a_figure_that_names_network_and_weights(model, kind):
     assert plot.figure.canvas.manager is None  # `pyplot` does not hold it
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.workflows
 @pytest.mark.parametrize(("kind", "form"), [*zip(KINDS, ["png", "svg"] * 3, strict=True)])
 def test_the_same_call_gives_the_same_file(model, kind, form, tmp_path):
