@@ -175,49 +175,58 @@ def binary(number):
 
 MEMBER, END, SLOW = header(), bytes(1024), b"1" * 1_000_000
 EXTENDED = (b"%011o\0" % 1) * 42  # a header with places of a sparse file that has another after it
-HOSTILE = {
-    "a negative size": MEMBER + padded(b"x", record(b"size", b"-1536")) + MEMBER * 8,
-    "a negative size of a member": MEMBER + header(size=binary(-512)) + MEMBER,
-    "a negative size of a pax header": header(b"x", binary(-512)) + MEMBER,
-    "a negative size of a long name": header(b"L", binary(-512)) + MEMBER,
-    "a size of 2^80": header(size=binary(2**80)) + MEMBER,
-    "a size of 2^63": header(size=binary(2**63 - 512)) + MEMBER,
-    "a size beyond the end": padded(b"x", record(b"size", b"9" * 200)) + MEMBER,
-    "a megabyte of digits": padded(b"x", SLOW),
-    "a megabyte of digits in a record": padded(b"x", record(b"comment", SLOW)) + MEMBER,
-    "digits of a sparse file": padded(b"x", record(b"GNU.sparse.size", SLOW)) + MEMBER,
-    "records that overlap": padded(b"x", b"2 " * 500_000 + b"=") + MEMBER,
-    "records without a keyword": padded(b"x", b"9 1234567" * 100) + MEMBER,
-    "sparse headers without an end": header(b"S", sparse=EXTENDED[:96] + b"\1")
-    + (EXTENDED + b"\1").ljust(512, b"\0") * 60_000,
-    "a map of a sparse file without an end": padded(
-        b"x", record(b"GNU.sparse.major", b"1") + record(b"GNU.sparse.minor", b"0")
-    )
-    + MEMBER
-    + b"99999999\n"
-    + b"1\n" * 20_000_000,
-    "many records for every member": padded(
-        b"g", b"".join(record(b"k%d" % i, b"") for i in range(60_000))
-    )
-    + MEMBER * 20_000,
-    "a name for every member": padded(b"g", record(b"path", b"n" * 1_000_000 + b".jpg"))
-    + MEMBER * 20_000,
-    "a map of a sparse file for every member": padded(
-        b"g", record(b"GNU.sparse.map", b"1," * 499_999 + b"1")
-    )
-    + (padded(b"x", record(b"comment", b"")) + MEMBER) * 200,
-    "a number for every member": padded(b"g", record(b"uid", "\u0669".encode() * 400_000))
-    + MEMBER * 20_000,
-    "a number with underscores for every member": padded(b"g", record(b"mtime", b"1_" * 500_000))
-    + MEMBER * 20_000,
-    "a negative size for every member": padded(b"g", record(b"size", b"-1536")) + MEMBER,
-    "a small negative size": padded(b"x", record(b"size", b"-100")) + MEMBER,
-    "a number without digits": padded(b"x", record(b"GNU.sparse.map", b"1,2,")) + MEMBER,
-}
-HOSTILE = {name: data + END for name, data in HOSTILE.items()} | {
-    "a sparse header without its second": header(b"S", sparse=EXTENDED[:96] + b"\1"),
-    "half of a second sparse header": header(b"S", sparse=EXTENDED[:96] + b"\1") + EXTENDED[:90],
-}
+
+
+def hostile():
+    """Return archives by what is wrong with each, 120 MB in all."""
+    ended = {
+        "a negative size": MEMBER + padded(b"x", record(b"size", b"-1536")) + MEMBER * 8,
+        "a negative size of a member": MEMBER + header(size=binary(-512)) + MEMBER,
+        "a negative size of a pax header": header(b"x", binary(-512)) + MEMBER,
+        "a negative size of a long name": header(b"L", binary(-512)) + MEMBER,
+        "a size of 2^80": header(size=binary(2**80)) + MEMBER,
+        "a size of 2^63": header(size=binary(2**63 - 512)) + MEMBER,
+        "a size beyond the end": padded(b"x", record(b"size", b"9" * 200)) + MEMBER,
+        "a megabyte of digits": padded(b"x", SLOW),
+        "a megabyte of digits in a record": padded(b"x", record(b"comment", SLOW)) + MEMBER,
+        "digits of a sparse file": padded(b"x", record(b"GNU.sparse.size", SLOW)) + MEMBER,
+        "records that overlap": padded(b"x", b"2 " * 500_000 + b"=") + MEMBER,
+        "records without a keyword": padded(b"x", b"9 1234567" * 100) + MEMBER,
+        "sparse headers without an end": header(b"S", sparse=EXTENDED[:96] + b"\1")
+        + (EXTENDED + b"\1").ljust(512, b"\0") * 60_000,
+        "a map of a sparse file without an end": padded(
+            b"x", record(b"GNU.sparse.major", b"1") + record(b"GNU.sparse.minor", b"0")
+        )
+        + MEMBER
+        + b"99999999\n"
+        + b"1\n" * 20_000_000,
+        "many records for every member": padded(
+            b"g", b"".join(record(b"k%d" % i, b"") for i in range(60_000))
+        )
+        + MEMBER * 20_000,
+        "a name for every member": padded(b"g", record(b"path", b"n" * 1_000_000 + b".jpg"))
+        + MEMBER * 20_000,
+        "a map of a sparse file for every member": padded(
+            b"g", record(b"GNU.sparse.map", b"1," * 499_999 + b"1")
+        )
+        + (padded(b"x", record(b"comment", b"")) + MEMBER) * 200,
+        "a number for every member": padded(b"g", record(b"uid", "\u0669".encode() * 400_000))
+        + MEMBER * 20_000,
+        "a number with underscores for every member": padded(
+            b"g", record(b"mtime", b"1_" * 500_000)
+        )
+        + MEMBER * 20_000,
+        "a negative size for every member": padded(b"g", record(b"size", b"-1536")) + MEMBER,
+        "a small negative size": padded(b"x", record(b"size", b"-100")) + MEMBER,
+        "a number without digits": padded(b"x", record(b"GNU.sparse.map", b"1,2,")) + MEMBER,
+    }
+    return {name: data + END for name, data in ended.items()} | {
+        "a sparse header without its second": header(b"S", sparse=EXTENDED[:96] + b"\1"),
+        "half of a second sparse header": header(b"S", sparse=EXTENDED[:96] + b"\1")
+        + EXTENDED[:90],
+    }
+
+
 FINDS = """
 from vitzoo.apps.embed.sources import find_pieces, sha256_of
 def read(path):
@@ -227,14 +236,15 @@ def read(path):
 
 @pytest.mark.faults
 def test_a_hostile_archive_is_refused_in_little_time_and_memory(tmp_path):
-    paths = [tmp_path / f"{name}.tar" for name in HOSTILE]
-    for path, data in zip(paths, HOSTILE.values(), strict=True):
+    archives = hostile()
+    paths = [tmp_path / f"{name}.tar" for name in archives]
+    for path, data in zip(paths, archives.values(), strict=True):
         path.write_bytes(data)
     paths.append(tmp_path / "good.tar")
     paths[-1].write_bytes(padded(b"x", record(b"path", b"9" * 255 + b".jpg")) + MEMBER + END)
     *found, good = run_limited(FINDS, [str(path) for path in paths])
     assert {path.stem: one.kind for path, one in zip(paths, found, strict=False)} == dict.fromkeys(
-        HOSTILE, "ImageError"
+        archives, "ImageError"
     )
     for path, one in zip(paths, found, strict=False):
         says(one.text, "cannot read the archive", path.name, "expected an uncompressed tar")
