@@ -275,7 +275,6 @@ def test_the_largest_difference_of_all_batches_is_stated(batch):
     assert 3e-6 < exporting._difference(lambda images: images.sum(1), run, (2,)) < 4e-5
 
 
-@pytest.mark.long
 @pytest.mark.workflows
 def test_int8_states_its_cosine_and_speed(tmp_path, run):
     out = tmp_path / "int8"
