@@ -78,7 +78,6 @@ def compare(parity, model, ours):
     parity.assert_same(ours(images), logits, what="logits at once")
 
 
-@pytest.mark.one_in(4)
 @pytest.mark.parametrize("weights", [pytest.param("own", marks=pytest.mark.long), "scaled"])
 @pytest.mark.parametrize("name", IN_CI)
 def test_two_small_blocks(parity, tmp_path, name, weights):
