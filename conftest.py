@@ -463,7 +463,7 @@ def to_toml() -> Callable[[dict[Any, Any]], str]:
 
 @pytest.hookimpl(tryfirst=True)  # before -m deselects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark conformance tests, whose functions are those of `vitzoo.testing`, and leave a part."""
+    """Mark conformance tests, whose functions are in `vitzoo.testing`, and what CI leaves out."""
     for item in items:
         name = getattr(item, "originalname", "")
         if name == "test_part_compiles":
@@ -482,7 +482,7 @@ PARTLY = {
 
 
 def keep_one_in(items: list[pytest.Item]) -> None:
-    """Leave the first and every n-th test of each function with `one_in(n)`; the others are `long`.
+    """Mark as `long` all but the first and every n-th test of a function with `one_in(n)`.
 
     Tests that are `long` anyway do not count. The plugins count as parameters.
     """
