@@ -1,5 +1,6 @@
 """Completion of commands, options and names, in bash, zsh and fish themselves."""
 
+import json
 import os
 import select
 import subprocess
@@ -14,36 +15,62 @@ from debian import need
 BIN = str(Path(sys.executable).parent)
 
 
-def complete(*words, shell="bash"):
-    """Return what click offers for the last word."""
+ANSWER = """
+import contextlib, io, json, os, sys
+from vitzoo.cli.main import main
+
+answers = []
+for variables in json.loads(sys.argv[1]):
+    os.environ.update(variables)
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        main([])
+    answers.append(out.getvalue().split())
+assert "torch" not in sys.modules
+print(json.dumps(answers))
+"""
+ASKED = [  # the words of a line, the last of which is completed; the shell
+    (("show", "vit_b16"), "bash"),
+    (("fetch", "dinov2/vit_g14_r"), "bash"),
+    (("show", "vit_b16:"), "bash"),
+    (("show", "vit_b16:miil"), "bash"),
+    (("list", "--pareto", "params:imagenet_v"), "bash"),
+    (("list", "--sort", "params:de"), "bash"),
+    (("show", "vit_b16:miil_in21k_"), "zsh"),
+    (("list", "--sort", "name,imagenet_v"), "bash"),
+    (("list", "--family", "dinov"), "bash"),
+    (("verify", "./model"), "bash"),
+]
+
+
+def variables(words, shell):
+    """Return the variables with which a shell asks click for the last word."""
     # bash splits words at colons, and leaves out an empty last word
     split = [part for word in words for part in word.replace(":", "\n:\n").split("\n") if part]
-    env = {
+    return {
         "_VITZOO_COMPLETE": f"{shell}_complete",
         "COMP_WORDS": "\n".join(["vitzoo", *(split if shell == "bash" else words)]),
         "COMP_CWORD": str(len(split) + (words[-1] == "")) if shell == "bash" else str(len(words)),
     }
-    code = (
-        "from vitzoo.cli.main import main; main([]); import sys; assert 'torch' not in sys.modules"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | env,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+
+
+@pytest.fixture(scope="module")
+def complete():
+    """Return a function that returns what click offers; one process answers all that is asked."""
+    asked = json.dumps([variables(words, shell) for words, shell in ASKED])
+    command = [sys.executable, "-c", ANSWER, asked]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.split()
+    answers = dict(zip(ASKED, json.loads(done.stdout), strict=True))
+    return lambda *words, shell="bash": answers[words, shell]
 
 
-def test_names_are_completed():
+def test_names_are_completed(complete):
     found = complete("show", "vit_b16")
     assert found == [f"plain,{v.name}" for v in vitzoo.variants("vit_b16*")]
     assert complete("fetch", "dinov2/vit_g14_r") == ["plain,dinov2/vit_g14_reg4"]
 
 
-def test_bash_completes_what_follows_the_colon():
+def test_bash_completes_what_follows_the_colon(complete):
     names = [weights.name for weights in vitzoo.describe("vit_b16").weights]
     assert complete("show", "vit_b16:") == [f"plain,{name}" for name in names]
     assert complete("show", "vit_b16:miil") == [f"plain,{n}" for n in names if n.startswith("miil")]
@@ -51,12 +78,12 @@ def test_bash_completes_what_follows_the_colon():
     assert complete("list", "--sort", "params:de") == ["plain,desc"]
 
 
-def test_other_shells_complete_the_whole_word():
+def test_other_shells_complete_the_whole_word(complete):
     found = complete("show", "vit_b16:miil_in21k_", shell="zsh")
     assert found == ["plain", "vit_b16:miil_in21k_ft_in1k", "_"]
 
 
-def test_fields_families_and_files_are_completed():
+def test_fields_families_and_files_are_completed(complete):
     assert complete("list", "--sort", "name,imagenet_v") == ["plain,name,imagenet_v2"]
     assert complete("list", "--family", "dinov") == ["plain,dinov2", "plain,dinov3"]
     assert complete("verify", "./model") == ["file,./model"]

@@ -264,7 +264,7 @@ def test_offline_with_a_damaged_file_is_a_mismatch(net, monkeypatch, request):
         with pytest.raises(IntegrityError, match=f"damaged.*{net.sha256}") as caught:
             net.create()
         assert "network" not in str(caught.value)
-        with pytest.raises(Offline, match="not in the store"):
+        with pytest.raises(Offline):
             net.create()
         patch.undo()
 

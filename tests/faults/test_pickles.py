@@ -125,7 +125,6 @@ BOMBS = {
 }
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_a_bomb_is_refused_within_its_memory(tmp_path, refused, bomb):
     import resource

@@ -154,7 +154,7 @@ def test_size_out_of_range_is_refused(read, key, value):
 @pytest.mark.parametrize("value", ["1e30", "1000.0", "nan", "inf", '"1000"', "true", "[1000]"])
 def test_size_of_another_type_is_refused(read_text, value):
     rest = "".join(f"{k} = {as_toml(v)}\n" for k, v in RIGHT.items() if k != "size")
-    with pytest.raises(RegistryError, match="size must be a whole number"):
+    with pytest.raises(RegistryError, match="size must be"):
         read_text(f"{HEAD}{rest}size = {value}\n")
 
 

@@ -388,7 +388,7 @@ def test_a_word_of_another_library_for_weights_is_answered_with_the_default(word
 
 
 def test_a_word_without_default_weights(tmp_path, monkeypatch, small):
-    with refuses(WeightsUnavailable, "vit_gg14 has no published weights"):
+    with refuses(WeightsUnavailable, "vit_gg14"):
         vitzoo.create("vit_gg14", weights="DEFAULT")
     with refuses(WeightsUnavailable, "names no variant", "weights='model.safetensors'"):
         vitzoo.create(small, weights="DEFAULT")

@@ -102,7 +102,7 @@ def test_an_unknown_variant_suggests_the_nearest():
     ("name", "kind"), [("mean", "pool"), ("learned", "position embedding"), ("mlp", "head")]
 )
 def test_the_name_of_a_part_is_no_variant(name, kind):
-    with refuses(UnknownName, f"'{name}'", f"it is a {kind}", f"vitzoo which {name}"):
+    with refuses(UnknownName, f"'{name}'", kind, f"vitzoo which {name}"):
         vitzoo.describe(name)
 
 

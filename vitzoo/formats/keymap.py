@@ -264,10 +264,8 @@ def _reshaped(tensors: Tensors, names: Iterable[str], reshape: Reshape | None) -
 
 def _fused(parts: Tensors, names: Sequence[str]) -> Tensor | None:
     """Join parts along the first axis, None if one is missing or they are not alike."""
-    if len(names) == 1:
-        return parts.get(names[0])
-    shares = Counter(names)
-    if len(shares) == 1:
+    shares = Counter(names) if len(names) > 1 else {}
+    if len(shares) < 2:
         return parts.get(names[0])
     if len(parts) < len(shares) or not all(tensor.dim() for tensor in parts.values()):
         return None

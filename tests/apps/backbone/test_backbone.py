@@ -449,7 +449,7 @@ def test_arguments_that_are_not_possible():
         with refuses(unknown, f"backbone() has no argument {wrong!r}; {meant}"):
             small(**{wrong: 1})
     for name in ("frozen", "pyramid", "out"):
-        with refuses(unknown, "create() has no argument", "vitzoo.backbone"):
+        with refuses(unknown, f"'{name}'", "vitzoo.backbone"):
             vitzoo.create(SMALL, **{name: 1})
     for name in ("norm", "prefix_tokens", "dynamic"):
         with refuses(option, f"{name} must be a boolean, got 'layer'"):

@@ -131,7 +131,7 @@ def test_a_pickle_is_recognised_by_its_ending(small, tmp_path, data, looks):
     path = tmp_path / "a.ckpt"
     path.write_bytes(data)
     command = f"`vitzoo convert {path} {tmp_path / 'a.safetensors'} --from-pickle`"
-    with refuses(CheckpointError, path, "looks like a pickle file", command):
+    with refuses(CheckpointError, path, command):
         vitzoo.create(small, weights=path)
     assert looks
 

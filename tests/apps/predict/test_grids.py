@@ -71,7 +71,7 @@ def test_the_largest_number_of_patches(model, given, patches):
 
 @pytest.mark.parametrize("value", [0, -1, 2.0, "256", 2**20])
 def test_an_impossible_number_of_patches_is_an_error_before_a_download(value):
-    with refuses(InvalidOption, "native_size", "whole number of patches from 1 to", str(value)):
+    with refuses(InvalidOption, "native_size", "from 1 to", str(value)):
         vitzoo.Predictor("vit_b16", native_size=value)
 
 

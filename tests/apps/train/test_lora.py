@@ -59,7 +59,7 @@ def test_a_model_that_was_trained_after_loading_is_not_the_base_that_it_states(t
 
 @pytest.mark.parametrize("r", [0, -1, 33, True, 2.0, "8"])
 def test_ranks_that_are_not_possible(r):
-    with refuses(InvalidOption, "r must be a whole number from 1 to the width 32", repr(r)):
+    with refuses(InvalidOption, "r must be", "1 to", "32", repr(r)):
         vitzoo.lora(vitzoo.create(SPEC), r=r)
 
 
