@@ -347,3 +347,29 @@ def test_files_that_are_left_out_are_counted_once():
         left_out = LeftOut()
         find_pieces(source, left_out=left_out)
         assert left_out == {".heic": 1, ".txt": 1, ".json": 1}
+
+
+def test_a_name_costs_few_calls(tmp_path, monkeypatch):
+    """Of a million names, each call takes a tenth of a second or more."""
+    monkeypatch.chdir(tmp_path)
+    calls = 0
+
+    def count(_frame, event, _value):
+        nonlocal calls
+        calls += event == "call"
+
+    counts = []
+    for files in (100, 300):
+        for i in range(files):
+            path = tmp_path / f"{files}/{i % 10}/{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        calls, before = 0, sys.getprofile()
+        sys.setprofile(count)
+        try:
+            found = find_pieces(f"{files}/*/*.png", left_out=LeftOut())
+        finally:
+            sys.setprofile(before)
+        counts.append(calls)
+        assert len(keys(found)) == files
+    assert (counts[1] - counts[0]) / 200 < 40, counts

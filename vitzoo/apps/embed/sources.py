@@ -94,7 +94,7 @@ def find_pieces(
             if new := [name for name in names if repeated or counted.new(name, number)]:
                 one = Files("", new) if folder else None
                 _append(pieces, one or _piece_of(path, column, hidden=hidden, left_out=others))
-            if left_out is not None and counted.is_first_in(path):
+            if others and left_out is not None and counted.is_first_in(path):
                 left_out.update(others)
     if not pieces:
         raise InvalidOption("there are no images; name folders, image files, .tar or .parquet")
@@ -185,7 +185,7 @@ def _paths_of(source: str, *, hidden: bool, repeated: bool) -> list[str]:
         globbed = repeated and not _is_endless(name)
         found = glob.iglob(name, recursive=True) if globbed else _matches(name)  # noqa: PTH207
         matches = sorted(map(with_slashes, found)) if glob.has_magic(name) else []
-        matches = [path for path in matches if hidden or _is_meant(path, name)]
+        matches = matches if hidden else [*_meant(matches, name)]
         if not matches:
             raise _missing(name)
         paths += matches
@@ -208,17 +208,26 @@ def check_sources(sources: Iterable[str]) -> None:
             if os.path.isdir(name):  # noqa: PTH112  # never raises
                 _first_below(name)
             elif not os.path.lexists(name) and (
-                not glob.has_magic(name)
-                or not any(_is_meant(with_slashes(path), name) for path in _matches(name))
+                not glob.has_magic(name) or not any(_meant(map(with_slashes, _matches(name)), name))
             ):
                 raise _missing(name)
 
 
-def _is_meant(path: str, pattern: str) -> bool:
-    """Return whether no part of a path is hidden, apart from those that its pattern names."""
+def _meant(paths: Iterable[str], pattern: str) -> Iterator[str]:
+    """Yield the paths of which no part is hidden, apart from those that the pattern names."""
     named = [part for part in pattern.split("/") if is_hidden(part)]
-    parts = filter(is_hidden, path.split("/"))
-    return all(any(fnmatch.fnmatchcase(part, one) for one in named) for part in parts)
+
+    def is_meant(part: str) -> bool:
+        return not is_hidden(part) or any(fnmatch.fnmatchcase(part, one) for one in named)
+
+    @cache  # there are fewer folders than files
+    def is_open(folder: str) -> bool:
+        return all(map(is_meant, folder.split("/")))
+
+    for path in paths:
+        folder, _, file = path.rpartition("/")
+        if is_open(folder) and is_meant(file):
+            yield path
 
 
 def _missing(name: str) -> ImageError:
