@@ -1,7 +1,7 @@
 """Start of the command line
 
 Whole processes, against timm's listing and against a bare interpreter. As on a user's machine, the
-modules are compiled, and the home is one in which `vitzoo list` ran before.
+modules are compiled.
 """
 
 import os
@@ -9,6 +9,8 @@ import subprocess
 import sys
 
 import pytest
+
+from plugin_files import ACME, write_distribution
 
 pytestmark = pytest.mark.benchmark
 
@@ -20,6 +22,7 @@ WITHIN = {  # bare interpreters
     ("--help",): 7,
     ("show", "vit_b16"): 9,
     ("which", "vit_b16"): 12,
+    ("which", "vit_base_patch16_224"): 12,  # of timm
     ("plugins",): 12,
 }
 
@@ -31,10 +34,10 @@ def process(tmp_path_factory):
     environment = os.environ | {"VITZOO_HOME": str(home)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
 
-    def of(*args):
+    def of(*args, **variables):
         def run():
-            command = [sys.executable, *args]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
+            command, env = [sys.executable, *args], environment | variables
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=env)
 
         run()
         return run
@@ -53,5 +56,16 @@ def test_list_against_timm(compare, process):
 def test_commands_against_a_bare_interpreter(compare, process, args):
     ours, bare = process("-m", "vitzoo", *args), process(*BARE)
     title = " ".join(["vitzoo", *args[:2]])
+    result = compare(title, {"vitzoo": ours, "bare interpreter": bare}, rounds=25)
+    result.check("bare interpreter", at_least=1 / WITHIN[args])
+
+
+@pytest.mark.parametrize("args", [a for a in WITHIN if a[0] in ("list", "which")], ids=" ".join)
+def test_commands_beside_the_plugin_of_an_author(compare, process, tmp_path, args):
+    """No listing was generated from its manifest."""
+    write_distribution(tmp_path, "acme-parts", "acme = acme:registry.toml", ACME)
+    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH", ""))))
+    ours, bare = process("-m", "vitzoo", *args, PYTHONPATH=path), process(*BARE)
+    title = " ".join(["vitzoo", *args[:2], "beside another plugin"])
     result = compare(title, {"vitzoo": ours, "bare interpreter": bare}, rounds=25)
     result.check("bare interpreter", at_least=1 / WITHIN[args])

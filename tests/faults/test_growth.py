@@ -191,11 +191,9 @@ def test_listing_many_namespaces_takes_linear_work(net):
             found = [row["name"] for row in registry().index.listing([f"many{count}x*"])]
             assert len(found) == count
 
-        counts = [calls_of(listing) for _ in range(2)]
+        calls = calls_of(listing)
         (net.root / "site" / f"many{count}-1.0.dist-info" / "entry_points.txt").unlink()
-        return counts
+        return calls
 
     few, many = work(50), work(200)
-    assert many[0] < 6 * few[0], "the first listing, which writes the cache"
-    assert many[1] < 6 * few[1], "the second listing, which reads it"
-    assert many[1] < many[0] / 2, "the cache has room for all namespaces"
+    assert many < 6 * few

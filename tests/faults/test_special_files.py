@@ -13,7 +13,6 @@ import vitzoo
 from helpers import refuses
 from internals import registry
 from vitzoo.errors import CheckpointError, InvalidOption, PinError, RegistryError
-from vitzoo.registry import index
 
 NOT_REGULAR = "is not a regular file"
 
@@ -99,15 +98,6 @@ def test_special_file_as_spec_is_refused(net, make, words, suffix):
     make(path)
     with refuses(InvalidOption, str(path), *words):
         vitzoo.create(path)
-
-
-@pytest.mark.parametrize("make", [make for make, _ in KINDS.values()], ids=KINDS)
-def test_special_file_as_listing_index_is_ignored(net, make):
-    manifest = net.root / "site" / "faulty" / "registry.toml"
-    path = index.Entry.of(manifest, "faulty").path
-    path.parent.mkdir(parents=True)
-    make(path)
-    assert [row["name"] for row in registry().index.listing(["faulty/*"])] == [net.name]
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "socket", "memory"])

@@ -1,22 +1,23 @@
-"""The index of a manifest: used in its place for listings, and replaced when it is wrong."""
+"""The rows of listings: generated for the manifests of this repository, or read from a manifest."""
 
 from __future__ import annotations
 
 import importlib
 import json
+import runpy
 from pathlib import Path
 
 import pytest
 
 import vitzoo
 from helpers import refuses
-from internals import registry
-from plugin_helpers import MANIFEST, fails, names, together
-from tables import cases
+from internals import FIRST_PARTY, registry
+from plugin_helpers import fails, names
 from vitzoo.errors import UnknownName
 
-plugins = importlib.import_module("vitzoo.plugin.host")
-index = importlib.import_module("vitzoo.registry.index")
+ROOT = Path(__file__).resolve().parents[2]
+host = importlib.import_module("vitzoo.plugin.host")
+generated = importlib.import_module("vitzoo.registry.generated")
 
 pytestmark = pytest.mark.usefixtures("own_home", "_the_core_goes_on_working")
 
@@ -26,166 +27,81 @@ def listed(pattern: str) -> list[str]:
 
 
 @pytest.fixture
-def folder(own_home) -> Path:
-    return own_home / "cache" / "listing"
-
-
-@pytest.fixture
-def entry(acme, folder, new_registry):
-    """The plugin `acme`, listed once: the file of its index."""
-    acme()
-    assert names("acme/*") == ["acme/net", "acme/other"]
-    paths = [path for path in folder.iterdir() if b"acme/net" in path.read_bytes()]
+def ours(acme, tmp_path, monkeypatch, new_registry):
+    """The plugin `acme` as one of this repository: the file of its listing."""
+    manifest, tool = acme(), runpy.run_path(str(ROOT / "tests" / "update_listings.py"))
+    zoo = new_registry() or registry()
+    zoo.load_namespace_of("acme/net")
+    path = tmp_path / "acme.json"
+    path.write_text(tool["text_of"](zoo.host, "acme", manifest, []), encoding="utf-8")
+    for name in ("core", *FIRST_PARTY):
+        (tmp_path / f"{name}.json").symlink_to(generated.FOLDER / f"{name}.json")
+    monkeypatch.setattr(generated, "FOLDER", tmp_path)
+    monkeypatch.setitem(FIRST_PARTY, "acme", "acme-parts")
+    generated.generated.cache_clear()
     new_registry()
-    (path,) = paths
-    return path
+    yield path
+    generated.generated.cache_clear()
 
 
-@pytest.mark.usefixtures("entry")
-def test_a_listing_does_not_parse_again(monkeypatch):
+@pytest.mark.usefixtures("ours")
+def test_a_manifest_with_a_generated_listing_is_not_read(monkeypatch):
     registry()
     with monkeypatch.context() as patch:
-        patch.setattr(plugins, "read_manifest", fails)
+        patch.setattr(host, "read_manifest", fails)
         assert listed("acme/*") == ["acme/net", "acme/other"]
         assert listed("vit_b16") == ["vit_b16"]
 
 
-@pytest.mark.usefixtures("entry")
-def test_the_index_says_what_the_manifest_says():
-    rows = {row["name"]: row for row in registry().index.listing(["acme/*"])}
-    vitzoo.describe("acme/net")
-    assert {row["name"]: row for row in registry().index.listing(["acme/*"])} == rows
+@pytest.mark.usefixtures("ours")
+def test_the_listing_says_what_the_manifest_says(monkeypatch, new_registry):
+    rows = registry().index.listing(["acme/*"], each_weights=True)
+    counts = {name: numbers for name, _, numbers in registry().index.overview()}
+    monkeypatch.delitem(FIRST_PARTY, "acme")
+    generated.generated.cache_clear()
+    new_registry()
+    assert registry().index.listing(["acme/*"], each_weights=True) == rows
+    read = {name: numbers for name, _, numbers in registry().index.overview()}
+    assert counts["acme"] == read["acme"] == (2, 1, 1)
 
 
-@pytest.mark.usefixtures("entry")
-def test_an_edited_manifest_is_read_again(tmp_path, new_registry):
+def test_an_edited_manifest_is_read(ours, tmp_path, new_registry):
     path = tmp_path / "site/acme/registry.toml"
     path.write_text(path.read_text().replace('"a network"', '"an edited one"'))
     new_registry()
     assert "an edited one" in [row["summary"] for row in registry().index.listing(["acme/*"])]
+    assert ours.is_file()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("change", ["version", "core", "namespace", "place"])
-def test_an_entry_states_what_it_was_made_from(entry, tmp_path, monkeypatch, change):
-    manifest, namespace = tmp_path / "site/acme/registry.toml", "acme"
-    before = index.Entry.of(manifest, namespace)
-    assert before.path == entry
-    assert before.read()
-    index._version.cache_clear()
-    if change == "version":
-        monkeypatch.setattr(index, "__version__", "99")
-    elif change == "core":
-        other = tmp_path / "core.toml"
-        other.write_text("another")
-        monkeypatch.setattr(index, "CORE_MANIFEST", other)
-    elif change == "namespace":
-        namespace = "globex"
-    else:
-        (tmp_path / "copy").mkdir()
-        manifest = manifest.rename(tmp_path / "copy/registry.toml")
-    assert index.Entry.of(manifest, namespace).read() is None
-    monkeypatch.undo()
-    index._version.cache_clear()
+def change(path: Path, **values: object) -> None:
+    """Change values of the first row, and add a row for a variant that the manifest lacks."""
+    table = json.loads(path.read_text(encoding="utf-8"))
+    row = table["variants"][0]
+    for field, value in values.items():
+        row[generated.COLUMNS.index(field)] = value
+    ghost = list(row)
+    ghost[0] = "acme/ghost"
+    ghost[generated.COLUMNS.index("known_as")] = [["timm", "gone", ""]]
+    table["variants"].append(ghost)
+    path.write_text(json.dumps(table), encoding="utf-8")
 
 
-@pytest.mark.parametrize("mode", [0o664, 0o646])
-def test_an_entry_that_another_user_may_edit_is_not_trusted(entry, new_registry, mode):
-    add_unregistered(entry)
-    entry.chmod(mode)
-    new_registry()
-    assert listed("acme/*") == ["acme/net", "acme/other"]
-    assert not entry.stat().st_mode & 0o022
-    assert "acme/ghost" not in entry.read_text()
-
-
-def test_an_entry_of_another_user_is_not_trusted(entry, new_registry, monkeypatch):
-    add_unregistered(entry)
-    monkeypatch.setattr("os.geteuid", lambda: entry.stat().st_uid + 1)
-    new_registry()
-    assert listed("acme/*") == ["acme/net", "acme/other"]
-
-
-def rows_of(entry: Path) -> list:
-    return json.loads(entry.read_text(encoding="utf-8"))[-1]
-
-
-def write_rows(entry: Path, rows: list) -> None:
-    made_from = json.loads(entry.read_text(encoding="utf-8"))[0]
-    entry.write_text(json.dumps([made_from, 1, 1, rows]), encoding="utf-8")
-
-
-@cases(
-    "data",
-    [
-        b"", b"{", b"null", b"5", b'"x"', b"[5]", b"[[]]", b"\xff\xfe", b"9" * 5000, b"[1, 1, 1]",
-        b'["x", 1, 1, [5]]', b'["x", 1, 1, 5]', b'["x", 1, 1, []]',
-    ],
-)  # fmt: skip
-def test_garbage_in_the_index_is_replaced(entry, new_registry, data):
-    entry.write_bytes(data)
-    new_registry()
-    assert names("acme/*") == ["acme/net", "acme/other"]
-    assert rows_of(entry)[0][0] == "acme/net"
-
-
-@pytest.mark.slow
-def test_a_cut_index_is_replaced(entry, new_registry):
-    data = entry.read_bytes()
-    for end in (0, 1, len(data) // 2, len(data) - 1):
-        entry.write_bytes(data[:end])
-        new_registry()
-        assert listed("acme/*") == ["acme/net", "acme/other"]
-
-
-def test_a_folder_in_place_of_an_index_is_ignored(entry, new_registry):
-    entry.unlink()
-    entry.mkdir()
-    new_registry()
-    assert names("acme/*") == ["acme/net", "acme/other"]
-
-
-def add_unregistered(entry: Path) -> None:
-    """Write rows that fit, for variants that the manifest does not have."""
-    row = rows_of(entry)[0]
-    row[index.COLUMNS.index("name")] = "acme/ghost"
-    row[index.COLUMNS.index("known_as")] = [["timm", "acme/ghost"], ["timm", "acme/gone"]]
-    write_rows(entry, [*rows_of(entry), row])
-
-
-def test_a_variant_that_only_the_index_has_is_no_variant(entry, new_registry):
-    add_unregistered(entry)
-    new_registry()
-    assert names("acme/*") == ["acme/net", "acme/other"]
-    new_registry()
-    for name in ("acme/ghost", "acme/gone", "ghost"):
-        with refuses(UnknownName, repr(name)):
-            vitzoo.describe(name)
-    assert vitzoo.describe("acme/net").params == 5717416
-
-
-def test_pins_are_never_taken_from_the_index(entry, new_registry):
-    rows = rows_of(entry)
-    for field, value in (
-        ("weights", "evil"),
-        ("pin", "confirmed"),
-        ("params", 1),
-        ("embed_dim", 7),
-    ):
-        rows[0][index.COLUMNS.index(field)] = value
-    write_rows(entry, rows)
+def test_variants_and_pins_never_come_from_a_listing(ours, new_registry):
+    change(ours, weights="evil", pin="confirmed", params=1, embed_dim=7)
     new_registry()
     (row,) = registry().index.listing(["acme/net"])
-    assert row["weights"] == "evil"  # what is shown comes from it
+    assert (row["weights"], row["params"]) == ("evil", 1)
+    assert listed("acme/ghost") == ["acme/ghost"]
     (variant,) = vitzoo.variants("acme/net")
     assert (variant.weights, variant.params, variant.spec.embed_dim) == ((), 5717416, 192)
-    (row,) = registry().index.listing(["acme/net"])
-    assert row["weights"] is None
+    assert names("acme/*") == ["acme/net", "acme/other"]
+    for name in ("acme/ghost", "gone"):
+        with refuses(UnknownName, repr(name)):
+            vitzoo.describe(name)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("entry")
-def test_a_variant_that_is_off_is_in_the_index_but_not_listed(switch):
+@pytest.mark.usefixtures("ours")
+def test_a_variant_that_is_off_is_not_listed(switch):
     switch(off="acme/net")
     assert listed("acme/*") == ["acme/other"]
     assert listed("*/net") == []
@@ -193,45 +109,20 @@ def test_a_variant_that_is_off_is_in_the_index_but_not_listed(switch):
     assert names("acme/*") == ["acme/net", "acme/other"]
 
 
-def test_an_index_written_while_a_name_is_off_has_it(acme, switch):
-    acme()
-    switch(off="acme/net")
-    assert listed("acme/*") == ["acme/other"]
-    switch(off="")
+@pytest.mark.usefixtures("ours")
+def test_a_former_name_is_listed_under_the_present_one():
+    assert listed("acme/former") == ["acme/net"]
+
+
+def test_only_plugins_of_this_repository_have_a_generated_listing(acme):
+    path = acme()
+    assert generated.generated("acme") is None
+    assert generated.listing_of(path, "acme") is None
     assert listed("acme/*") == ["acme/net", "acme/other"]
 
 
-def test_listing_works_where_the_index_cannot_be_written(acme, folder):
-    folder.parent.parent.mkdir()
-    folder.parent.write_text("a file where a folder should be")
+def test_a_listing_writes_nothing(acme, own_home):
     acme()
-    assert names("acme/*") == ["acme/net", "acme/other"]
-
-
-@pytest.mark.parametrize("home", [":memory:", "~nobody-of-that-name/x", "/proc/nowhere"])
-def test_without_a_home_listing_works(acme, monkeypatch, home, new_registry):
-    acme()
-    monkeypatch.setenv("VITZOO_HOME", home)
-    new_registry()
     assert listed("acme/*") == ["acme/net", "acme/other"]
-
-
-def test_concurrent_writers_leave_a_whole_index(acme, folder):
-    path = acme()
-    entry = index.Entry.of(path, "acme")
-    registry().index.listing(["acme/*"])
-    listing = entry.read()
-    assert (len(listing.rows), listing.parts, listing.formats) == (2, 1, 1)
-    together(lambda: [entry.write(listing) for _ in range(10)])
-    assert entry.read() == listing
-    assert not [p for p in folder.iterdir() if p.suffix != ".json"]
-
-
-def test_a_manifest_has_one_entry(acme, folder, new_registry):
-    path = acme()
-    for i in range(3):
-        path.write_text(MANIFEST + f"# {i}\n")
-        new_registry()
-        registry().index.listing(["acme/*"])
-        assert index.Entry.of(path, "acme").read()
-    assert len([p for p in folder.iterdir() if b"acme/net" in p.read_bytes()]) == 1
+    assert {"vit_b16", "acme/net"} < set(names())
+    assert not own_home.exists()

@@ -23,7 +23,7 @@ from vitzoo.plugin.origin import Named, named
 from vitzoo.plugin.package_files import module_file
 from vitzoo.plugin.source_lines import where_defined
 from vitzoo.plugin.switches import NOT
-from vitzoo.registry.index import Entry
+from vitzoo.registry.generated import listing_of
 from vitzoo.registry.registry import Registry
 from vitzoo.settings import registry_files
 
@@ -109,13 +109,10 @@ def _manifest(path: Path, namespace: str) -> Iterator[str]:
     with suppress(OSError):
         data = path.read_bytes()
         yield f"the manifest {path}: {len(data)} bytes, sha256 {hashlib.sha256(data).hexdigest()}"
-    entry = Entry.of(path, namespace)
-    listing = entry and entry.read()
-    if listing is None:
-        yield "the listing cache lacks its variants: the next `vitzoo list` reads the manifest"
+    if listing := listing_of(path, namespace):
+        yield f"`vitzoo list` shows its generated listing ({len(listing.rows)} variants)"
     else:
-        count = len(listing.rows)
-        yield f"the listing cache has its variants ({count}): `vitzoo list` uses the cache"
+        yield "no listing was generated from it: `vitzoo list` reads the manifest"
 
 
 def _contributions(host: PluginHost, namespace: str) -> list[Named]:

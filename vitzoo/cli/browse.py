@@ -325,23 +325,24 @@ def _call(variant: Variant, weights: Weights | None = None) -> str:
 
 
 def _meanings(zoo: Registry, name: str) -> list[dict[str, Any]]:
-    zoo.index.listing([name])  # imports the module of a lazy plugin
-    own = zoo.named(name)
+    own = zoo.named(name)  # imports the module of a lazy plugin
+    parts = [pair for pair in own if not isinstance(pair[1], Variant)]
+    if len(own) > len(parts):  # a variant; a part of the same name comes first
+        return [_meaning(zoo, *pair) for pair in parts or own]
     if not own and name not in zoo.aliases and (there := known_in_plugins(name, zoo)):
         if unknown_tag(name, there[0]):
             raise UnknownName(explain_plugin(name, there[0]))
         return [_of_plugin(name, meaning) for meaning in there]
     elsewhere = known_elsewhere(name, zoo)
     without_entry = "." in name and all(weights is None for _, _, weights in elsewhere)
-    is_variant = any(isinstance(row, Variant) for _, row in own)
-    if elsewhere and not is_variant and not without_entry:
+    if elsewhere and not without_entry:
         return [
             _meaning(zoo, match[1].namespace, match[1], match[2], f"{name} ({match[0]})")
             | ({"create": call(name, match)} if QUICK.search(name) else {})
             for match in elsewhere
         ]
-    if parts := [pair for pair in own if not isinstance(pair[1], Variant)]:
-        return [_meaning(zoo, namespace, row) for namespace, row in parts]
+    if parts:
+        return [_meaning(zoo, *part) for part in parts]
     if not elsewhere and (is_repository(name) or (not own and of_no_plugin(name, zoo))):
         return [_of_repository(zoo, repository(name))]
     if not elsewhere and on_hub(name):  # a revision or a file

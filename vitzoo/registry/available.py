@@ -1,35 +1,28 @@
-"""What first-party plugins have that are not installed; torch-free.
-
-`available.json` has a row for each of their variants, and the namespace for each model type of
-transformers that they read, installed or not.
-`tests/update_available.py` writes the file.
-"""
+"""What first-party plugins have that are not installed, from generated listings; torch-free."""
 
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitzoo.errors import did_you_mean
 from vitzoo.plugin.info import FIRST_PARTY, install_command
-from vitzoo.registry.listing import KNOWN_AS, Listed
+from vitzoo.registry.generated import generated
+from vitzoo.registry.listing import Listed
 
 if TYPE_CHECKING:
     from vitzoo.registry.registry import Registry
 
-TABLE = Path(__file__).with_name("available.json")
-COLUMNS = ("name", "params", "summary", KNOWN_AS)  # of the file
+PLUGIN = "plugin"  # of a row: the distribution
 
 
 def available(zoo: Registry) -> list[Listed]:
-    """Return a row for each variant of the first-party plugins that are not installed.
+    """Return the row of each variant of the first-party plugins that are not installed.
 
-    A row has `COLUMNS`, the `namespace` and the `plugin`, which is a distribution. The file is not
-    read if all plugins are installed. A disabled plugin is installed.
+    A row also has the distribution of the `PLUGIN`. A disabled plugin is installed.
     """
-    absent = FIRST_PARTY.keys() - zoo.host.infos.keys()
-    return [row for row in _rows() if row["namespace"] in absent] if absent else []
+    absent = (name for name in sorted(FIRST_PARTY) if name not in zoo.host.infos)
+    return [row for namespace in absent for row in _rows(namespace)]
 
 
 def needs(row: Listed) -> str:
@@ -53,28 +46,25 @@ def reader_of(kind: str, zoo: Registry) -> str:
 
     A plugin that is installed or disabled has no such text.
     """
-    namespace = _table()["types"].get(kind, "")
+    namespace = _readers().get(kind, "")
     absent = namespace and namespace not in zoo.host.infos
     return install_command(namespace) if absent else ""
 
 
 def is_listed_type(kind: str) -> bool:
     """Return whether a plugin of this project reads a model type of transformers."""
-    return kind in _table()["types"]
+    return kind in _readers()
 
 
 @cache
-def _table() -> dict[str, Any]:
-    import json
-
-    found: dict[str, Any] = json.loads(TABLE.read_bytes())
-    return found
+def _rows(namespace: str) -> list[Listed]:
+    found = generated(namespace)
+    rows = found.listing.rows if found else []
+    return [row | {PLUGIN: FIRST_PARTY[namespace]} for row in rows]
 
 
 @cache
-def _rows() -> list[Listed]:
-    rows = [dict(zip(COLUMNS, row, strict=True)) for row in _table()["variants"]]
-    for row in rows:
-        row["namespace"] = row["name"].partition("/")[0]
-        row["plugin"] = FIRST_PARTY[row["namespace"]]
-    return rows
+def _readers() -> dict[str, str]:
+    """Return the namespace of the plugin that reads each model type."""
+    every = ((name, generated(name)) for name in sorted(FIRST_PARTY))
+    return {kind: name for name, found in every if found for kind in found.types}

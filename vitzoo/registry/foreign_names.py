@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitzoo.errors import did_you_mean
 from vitzoo.files.strict_toml import loads
-from vitzoo.plugin.info import FIRST_PARTY, LOCAL, place
+from vitzoo.plugin.info import FIRST_PARTY, LOCAL
 from vitzoo.registry.available import available, needs
-from vitzoo.registry.listing import HUB, KNOWN_AS, Listed
+from vitzoo.registry.listing import HUB, KNOWN_AS, Listed, Names, names_elsewhere
 from vitzoo.schema.addresses import ADDRESS, repository
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.terms import CORE_BUILDER
@@ -41,8 +41,7 @@ def known_elsewhere(name: str, zoo: Registry) -> list[Match]:
     Hub repository the weights that are stored there. A match of the whole name excludes matches
     of the name without its tag.
     """
-    rows = sorted(zoo.index.rows(), key=lambda row: place(row["namespace"]))
-    for meanings in _meanings(name, rows):
+    for meanings in _meanings(name, zoo.index.elsewhere()):
         found: list[Match] = []
         for library, row, wanted in meanings:
             if variant := zoo.index.variant(row):
@@ -66,7 +65,8 @@ def known_in_plugins(name: str, zoo: Registry) -> list[Meaning]:
             return [("", row, weights)] if weights in ("", *_entries(row)) else []
     if not rows:
         return []
-    both = zip(_meanings(name, zoo.index.rows()), _meanings(name, rows), strict=True)
+    names = names_elsewhere(rows)
+    both = zip(_meanings(name, zoo.index.elsewhere()), _meanings(name, names), strict=True)
     here, there = next(filter(any, both), ([], []))
     found = [(library, row, tag if tag in _entries(row) else "") for library, row, tag in there]
     return [] if here else found
@@ -76,24 +76,20 @@ def _entries(row: Listed) -> list[str]:
     return [weights for _, _, weights in row[KNOWN_AS] if weights]
 
 
-def _meanings(name: str, rows: Iterable[Listed]) -> Iterator[list[Meaning]]:
+def _meanings(name: str, names: Names) -> Iterator[list[Meaning]]:
     """Yield the rows that the whole name means, then those of the name without its tag."""
     plain, name = _plain(name), current(name)
     short = plain if "." in plain else plain.removeprefix(f"{TIMM}/")
     architecture, _, tag = name.partition(".")
     files = f"{TIMM}/{architecture}."  # of an architecture without a variant of its own
     for known in (plain, short, name, f"{TIMM}/{name}", architecture, files):
-        found: list[Meaning] = []
-        for row in rows:
-            if meant := [pair for pair in row[KNOWN_AS] if _means(pair[1], known)]:
-                wanted = next((own for _, _, own in meant if own), tag)
-                library = _library(meant[0][0], plain, whole=known in (plain, short))
-                found.append((library, row, wanted))
-        yield found
-
-
-def _means(name: str, known: str) -> bool:
-    return name.startswith(known) if known.endswith(".") else name == known
+        found: dict[str, Meaning] = {}
+        for row, library, weights in names.get(known, ()):
+            first = found.get(row["name"])
+            used = first[0] if first else _library(library, plain, whole=known in (plain, short))
+            wanted = (first[2] if first else "") or weights
+            found[row["name"]] = used, row, wanted
+        yield [(library, row, wanted or tag) for library, row, wanted in found.values()]
 
 
 def _library(library: str, plain: str, *, whole: bool) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from vitzoo.errors import InvalidOption, UnknownOption, did_you_mean
+from vitzoo.plugin.info import place
 from vitzoo.schema.terms import PERMISSIVE, RESULTS
 from vitzoo.text import px
 
@@ -51,6 +52,8 @@ HUB = "the Hub"
 LABEL = "label"  # of the row of a weights entry: `variant`, or `variant:weights`
 
 Listed = dict[str, Any]
+Names = dict[str, list[tuple[Listed, str, str]]]
+"""By name: the row, the library that uses the name, and the weights entry of a file, or empty."""
 
 
 def mentions(row: Listed, word: str) -> bool:
@@ -58,6 +61,20 @@ def mentions(row: Listed, word: str) -> bool:
     elsewhere = (name for _, name, _ in row[KNOWN_AS])
     texts = (row["name"], row["namespace"], row["summary"], *elsewhere)
     return word.lower() in "\n".join(texts).lower()
+
+
+def names_elsewhere(rows: Iterable[Listed]) -> Names:
+    """Return what each name of another library, of a paper or of the Hub means, the core first.
+
+    For a name with a tag, `NAME.` has the rows of all tags.
+    """
+    found: Names = {}
+    for row in sorted(rows, key=lambda row: place(row["namespace"])):
+        for library, name, weights in row[KNOWN_AS]:
+            before, dot, tag = name.partition(".")
+            for key in (name, before + dot) if tag else (name,):
+                found.setdefault(key, []).append((row, library, weights))
+    return found
 
 
 def fields(variant: Variant) -> Listed:
