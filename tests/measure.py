@@ -1,10 +1,13 @@
 """Print how large and how entangled the package is, or what the tests cost: figures to judge.
 
     python tests/measure.py [TREE] [--moves FILE]
+    python tests/measure.py --create
     python tests/measure.py --tests [ARGUMENTS OF PYTEST]
 
 TREE is another checkout; without it, this one is measured. FILE has lines `OLD moves to NEW`, with
 the paths of modules: a tree with the old names is then measured as if they had moved.
+
+`--create` prints what `create` does for five ways to name a network, see helpers/calls.py.
 
 `--tests` runs tests and prints how many there are, the seconds of processor time of each file and
 of the collection, and the ten slowest tests.
@@ -25,6 +28,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 PUBLIC = {"vitzoo", *(f"vitzoo.{m}" for m in ("errors", "parts", "formats", "testing", "ray"))}
 BESIDE_CORE = ("apps", "authoring", "testing", "ray")
@@ -131,6 +135,30 @@ def files_of_create(tree: Path) -> list[Path]:
         return [Path(line) for line in run(CREATE).splitlines()]
 
 
+def calls_of_create() -> dict[str, dict[str, Any]]:
+    """Return what `create` does in a fresh process, by how the network is named."""
+    script = Path(__file__).parent / "helpers" / "calls.py"
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as home:
+        command = [sys.executable, str(script), os.path.realpath(folder)]
+        env = os.environ | {"VITZOO_HOME": home}
+        found: dict[str, dict[str, Any]] = json.loads(subprocess.check_output(command, env=env))
+    return found
+
+
+def core_of(tree: Path) -> list[Path]:
+    """Return the modules of the core."""
+    files = tree.joinpath("vitzoo").rglob("*.py")
+    return [p for p in files if p.relative_to(tree / "vitzoo").parts[0] not in BESIDE_CORE]
+
+
+def inner_imports(path: Path) -> int:
+    """Count the imports inside the functions of a module."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    functions = (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef))
+    inner = {id(n): n for function in functions for n in ast.walk(function)}
+    return sum(isinstance(node, ast.Import | ast.ImportFrom) for node in inner.values())
+
+
 def imports_internals(path: Path, modules: Collection[str]) -> bool:
     """Say whether a test imports a module of vitzoo that is not public."""
     named: set[str] = set()
@@ -148,7 +176,7 @@ def main(tree: Path, moves: dict[str, str]) -> None:
     files = list(package.rglob("*.py"))
     modules = {path: ".".join(path.relative_to(tree).with_suffix("").parts) for path in files}
     lines = {path: lines_of_code(path) for path in modules}
-    core = [p for p, m in modules.items() if place(m, moves).split(".")[0] not in BESIDE_CORE]
+    core = core_of(tree)
     created = files_of_create(tree)
     folders = {p.relative_to(package).parts[0] for p in modules if p.parent != package}
     top = [p for p in package.glob("*.py") if not p.name.startswith("__")]
@@ -157,10 +185,13 @@ def main(tree: Path, moves: dict[str, str]) -> None:
     places = ("conftest.py", "tests/**/*.py", "plugins/*.py", "plugins/*/tests/**/*.py")
     tests = [path for pattern in places for path in tree.glob(pattern)]
     internal = sum(imports_internals(path, imports) for path in tests)
+    sources = [path.read_text(encoding="utf-8") for path in core]
     for figure, measure in [
         (f"{sum(lines.values()):,}", "lines of code of vitzoo/"),
         (f"{sum(lines[path] for path in core):,}", "lines of code of the core"),
         (longest_chain(imports), "modules in the longest chain of imports"),
+        (sum(map(inner_imports, core)), "imports inside functions of the core"),
+        (sum("if TYPE_CHECKING" in s for s in sources), "files of the core with TYPE_CHECKING"),
         (
             f"{len(created)} ({sum(len(p.read_text().splitlines()) for p in created):,} lines)",
             "modules imported when create returns",
@@ -197,7 +228,16 @@ def measure_tests(arguments: list[str]) -> int:
     return code
 
 
+def print_calls() -> None:
+    """Print what `create` does."""
+    for name, row in calls_of_create().items():
+        figures = row | {"classes": len(row["classes"])}
+        print(f"{name}:", ", ".join(f"{value} {key}" for key, value in figures.items()))
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--create"]:
+        sys.exit(print_calls())
     if sys.argv[1:2] == ["--tests"]:
         sys.exit(measure_tests(sys.argv[2:]))
     parser = argparse.ArgumentParser(description=__doc__)

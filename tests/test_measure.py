@@ -1,0 +1,37 @@
+"""The way through `create` gets no longer: each figure here may only fall."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+TOOL = runpy.run_path(str(Path(__file__).with_name("measure.py")))
+MOST = {  # calls; changes of the file; times that one file is opened; classes
+    "vit_digits, pretrained": (254, 98, 0, 22),
+    "a file": (633, 160, 1, 25),
+    "a saved file": (591, 174, 2, 23),
+    "a folder with timm's config": (925, 292, 1, 28),
+    "a folder of transformers": (812, 323, 1, 26),
+}
+
+INNER_IMPORTS, TYPE_CHECKING = 153, 41  # imports inside functions, files; of the core
+
+
+@pytest.mark.slow
+def test_create_does_no_more_than_before():
+    found = TOOL["calls_of_create"]()
+    figures = {name: (*row.values(),) for name, row in found.items()}
+    counted = {name: (*row[:-1], len(row[-1])) for name, row in figures.items()}
+    assert counted.keys() == MOST.keys()
+    more = {
+        name: f"{row}, at most {MOST[name]}"
+        for name, row in counted.items()
+        if any(now > most for now, most in zip(row, MOST[name], strict=True))
+    }
+    assert more == {}
+
+
+def test_the_core_hides_no_more_imports_than_before():
+    core = TOOL["core_of"](Path(__file__).parents[1])
+    assert sum(map(TOOL["inner_imports"], core)) <= INNER_IMPORTS
+    assert sum("if TYPE_CHECKING" in path.read_text("utf-8") for path in core) <= TYPE_CHECKING
