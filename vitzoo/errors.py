@@ -7,7 +7,9 @@ cause. A command that fails with the exception exits with `exit_code`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from typing import Any, Self
 
 MOST_OF_WORD = 200  # characters that are compared with names; a text from a file may be long
 MOST_OF_MESSAGE = 10_000
@@ -24,9 +26,32 @@ class VitzooError(Exception):
     """
 
     exit_code = 1
+    about: object = None
+
+    def of(self, about: object) -> Self:
+        """Return the error with values, of which `vitzoo.advice` makes the rest of its text."""
+        self.about = about
+        return self
+
+    def complete(self, call: Mapping[str, Any] | None = None) -> None:
+        """Add the rest of the text, unless it is there.
+
+        `call` are the arguments of `create`, if that was called, for texts that repeat the call.
+        """
+        if self.about is not None:
+            about, self.about = self.about, None
+            end, *more = import_module("vitzoo.advice").text_of(about, call or {})
+            first, *others = self.args or ("",)
+            self.args = (f"{first}{end}", *others, *more)
+
+    def __reduce__(self) -> Any:
+        """Return what pickle writes, which has the whole text instead of the values."""
+        self.complete()
+        return super().__reduce__()
 
     def __str__(self) -> str:
         """Return the message; each further argument is a line below it."""
+        self.complete()
         texts = [str(arg) for arg in self.args]  # with texts from files
         lines = (printable(t, MOST_OF_MESSAGE) + "..." * (len(t) > MOST_OF_MESSAGE) for t in texts)
         return "\n  ".join(lines)

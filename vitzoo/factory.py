@@ -18,7 +18,6 @@ from torch.utils._device import DeviceContext
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.saved import check_plugins
 from vitzoo.errors import InvalidOption, MissingDependency, short_repr
-from vitzoo.files.safetensors import PICKLES, no_pickle
 from vitzoo.keywords import check_keywords
 from vitzoo.loading.adapt import Adaptation
 from vitzoo.loading.load import load
@@ -40,8 +39,8 @@ from vitzoo.schema.kinds import PARTS
 from vitzoo.schema.preprocessing import Stated, UnreadPreprocessing
 from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Variant
-from vitzoo.schema.spec import BlockSpec, Spec
-from vitzoo.schema.terms import AVG, CORE_BUILDER, TIMM_POOLS
+from vitzoo.schema.spec import Spec
+from vitzoo.schema.terms import CORE_BUILDER
 from vitzoo.text import px
 
 if TYPE_CHECKING:
@@ -49,30 +48,6 @@ if TYPE_CHECKING:
 
     from vitzoo.loading.text_head import TextHead
 
-OF_TIMM = {  # timm's names of block options
-    "init_values": "layer_scale",
-    "reg_tokens": "num_registers",
-    "act_layer": "activation",
-    "attn_drop_rate": "attention_dropout",
-}
-EVERYWHERE = "acts after positions, attention projection and MLP"
-ANY_MODEL = (
-    "vitzoo.backbone(name, out=...) returns feature maps, and every model has the results of its "
-    "blocks: model.forward_intermediates(images, indices) or model.features(images, names)"
-)
-INSTEAD = {  # of arguments of timm and transformers; {} is their value
-    "drop_path_rate": "pass drop_path={}",
-    "drop_rate": f"in timm it is a dropout before the head, and dropout= {EVERYWHERE}; for one "
-    "before the head, where model.fc_norm is nn.Identity(): model.fc_norm = torch.nn.Dropout({})",
-    **dict.fromkeys(("pos_drop_rate", "proj_drop_rate"), f"dropout={{}} {EVERYWHERE}"),
-    **dict.fromkeys(("features_only", "out_indices"), ANY_MODEL),
-    **dict.fromkeys(("frozen", "out", "pyramid"), "it is an argument of vitzoo.backbone"),
-    "img_size": "pass image_size={}",
-    "dynamic_img_size": "pass dynamic={}",
-    "dynamic_img_pad": "vitzoo.backbone pads images, other models take whole patches only",
-    "num_labels": "pass num_classes={}",
-    "torch_dtype": "pass dtype={}",
-}
 OTHER_SIZE = (
     "images: their processor states inputs of {0} px and the network {1} px; vitzoo.transform "
     "resizes and crops in proportion to {1} px, with dynamic=True or image_size= to {0} px"
@@ -80,29 +55,11 @@ OTHER_SIZE = (
 Part = str | Mapping[str, Any] | nn.Module
 
 
-def hint(name: str, value: object) -> str:
-    """Return how to pass a setting that is no argument of `create`, empty if it is unknown."""
-    if name in INSTEAD:
-        return INSTEAD[name].format(short_repr(value))
-    if name == "global_pool":
-        if value == "":
-            return "model.forward_features(images) returns all tokens"
-        if value == "avg":
-            return f"pass pool={AVG}: timm's norm acts after the mean, that of pool='mean' before"
-        known = TIMM_POOLS.get(str(value))
-        return f"pass pool={known!r}" if known else "pass pool="
-    if name == "checkpoint_path":
-        path = str(value)
-        return f"pass weights={path!r}" + (f"; {no_pickle(path)}" if path.endswith(PICKLES) else "")
-    name = OF_TIMM.get(name, name)
-    if name in {"norm_first", *(field.name for field in fields(BlockSpec))}:
-        return f"it is an option of the blocks: block={{{name!r}: ...}}"
-    if name in {field.name for field in fields(Spec)} - {"variant", "options"}:
-        return f"it is a key of a spec: create({{'variant': ..., {name!r}: ...}})"
-    return ""
+def _hint(name: str, value: object) -> str:
+    return str(import_module("vitzoo.advice.arguments").hint(name, value))
 
 
-@check_keywords(hint)
+@check_keywords(_hint)
 def create(
     name: str | os.PathLike[str] | Mapping[str, Any] | Spec,
     *,
@@ -218,8 +175,7 @@ def create(
     )
     zoo = registry()
     request = with_adapter(resolve(name, zoo, weights), _opened(adapter), zoo)
-    typed = {} if ready else {"name": name, "weights": weights, **call}
-    request = replace(request, typed=typed, texts=texts)
+    request = replace(request, texts=texts)
     wanted = changed(request.spec, request.changes, call)
     source = behind(weights_source(request, weights, pretrained, zoo, mmap=mmap), prefix)
     with Blaming(checked_parts(wanted)):
@@ -260,7 +216,6 @@ def create(
                 dtype=dtype,
                 assumed=assumed,
                 check_finite=check_finite,
-                typed=typed,
             )
             report = request.merged(model, report, check_finite=check_finite)
         result: Any = _moved(model, device)

@@ -8,7 +8,7 @@ from functools import wraps
 from inspect import Parameter, signature
 from typing import Any, ParamSpec, TypeVar
 
-from vitzoo.errors import InvalidOption, UnknownOption, did_you_mean, short_repr
+from vitzoo.errors import InvalidOption, UnknownOption, VitzooError, did_you_mean, short_repr
 from vitzoo.text import quoted
 
 P = ParamSpec("P")
@@ -100,7 +100,12 @@ def check_keywords(
                     nearest = did_you_mean(name, known) or f"; it has: {', '.join(known)}"
                     fix = f"; {text}" if (text := hint(name, value)) else nearest
                     raise UnknownOption(f"{called}() has no argument {quoted(name)}{fix}")
-            return function(*args, **kwargs)
+            try:
+                return function(*args, **kwargs)
+            except VitzooError as error:  # its values may be closed later
+                create = called == "create"  # whose call some texts repeat
+                error.complete(dict(zip(known, args, strict=False)) | kwargs if create else {})
+                raise
 
         return checked
 

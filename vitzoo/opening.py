@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from vitzoo.errors import CheckpointError, InvalidOption, UnknownName, WeightsUnavailable
 from vitzoo.files.access import read_regular
@@ -45,6 +45,13 @@ class NotGiven(int):
 
 
 UNTRAINED: Any = NotGiven()
+
+
+class NotPretrained(NamedTuple):
+    """What was given as `pretrained`, and the variant of the call."""
+
+    value: object
+    variant: Variant | None
 
 
 @dataclass(frozen=True)
@@ -219,8 +226,8 @@ def weights_source(
         pretrained = request.row is not None
     for name, value in (("pretrained", pretrained), ("mmap", mmap)):
         if not isinstance(value, bool):
-            fix = _as_weights(request, value) if name == "pretrained" else ""
-            raise InvalidOption(f"{name} must be True or False, got {describe(value)}{fix}")
+            error = InvalidOption(f"{name} must be True or False, got {describe(value)}")
+            raise error.of(NotPretrained(value, request.variant)) if name == "pretrained" else error
     given = _checked(weights, request.variant, zoo)
     saved = read_saved(request.saved) if request.saved else None
     if request.saved and saved and saved.trunk:
@@ -250,18 +257,6 @@ def _checked(
     if not isinstance(weights, str | os.PathLike | None):
         raise InvalidOption(f"weights must be a name or a path, got {describe(weights)}")
     return weights
-
-
-def _as_weights(request: Request, value: object) -> str:
-    """Return how to load what was given as `pretrained`, empty if it is no text."""
-    from vitzoo.registry.foreign_names import create_call
-
-    variant = request.variant
-    if not isinstance(value, str) or variant is None:
-        return ""
-    if any(row.name == value for row in variant.weights):
-        return f"; name weights with the variant: {create_call(f'{variant.name}:{value}')}"
-    return f"; weights have an argument of their own: {create_call(variant.name, weights=value)}"
 
 
 def _named_source(
@@ -348,7 +343,7 @@ def _is_spec(path: Path) -> bool:
 def _of_path(path: Path, zoo: Registry) -> Request:
     """Return the request of a spec file, a file of `save`, or weights with a config beside them."""
     from vitzoo.foreign.opened import open_described
-    from vitzoo.loading.request import from_folder, from_mapping, from_saved, nameless
+    from vitzoo.loading.request import Nameless, from_folder, from_mapping, from_saved
 
     _check_there(path)
     if _is_spec(path):
@@ -357,7 +352,8 @@ def _of_path(path: Path, zoo: Registry) -> Request:
         return from_folder(path, zoo)
     if path.suffix == SAFETENSORS:
         return from_saved(path, zoo)
-    raise nameless(open_described(path), str(path), zoo)  # or another, without weights
+    checkpoint = open_described(path)  # or it raises another error, without weights
+    raise CheckpointError().of(Nameless(checkpoint, str(path), zoo))
 
 
 def _parse(path: Path) -> Any:

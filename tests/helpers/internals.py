@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from vitzoo.advice.names import explain as explain
 from vitzoo.apps.bench.results import Measurement as Measurement
 from vitzoo.apps.bench.ways import choose_ways as choose_ways
 from vitzoo.apps.predict.chunk import are_alike as are_alike

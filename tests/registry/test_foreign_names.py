@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from helpers import refuses, says
-from internals import registry
+from internals import explain, registry
 from tables import cases
 from vitzoo.errors import UnknownName
 from vitzoo.files.strict_toml import loads
@@ -20,7 +20,6 @@ from vitzoo.registry import foreign_names
 from vitzoo.registry.foreign_names import (
     HUB,
     call,
-    explain,
     known_elsewhere,
     known_in_plugins,
     plugin_call,

@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from vitzoo import settings
+from vitzoo.advice.fitting import fitting, skeleton_of
 from vitzoo.authoring.registry_target import Target
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.detect import Renamed, identified
@@ -26,7 +27,6 @@ from vitzoo.files.shard_index import weights_in
 from vitzoo.foreign.hub import sidecars_at
 from vitzoo.foreign.opened import open_unregistered
 from vitzoo.loading.adapt import CLASSIFIERS
-from vitzoo.loading.fitting import fitting, skeleton_of
 from vitzoo.progress import progress
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.rows import Weights

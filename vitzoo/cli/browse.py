@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from vitzoo.advice.names import explain_plugin
 from vitzoo.cli.completion import complete_names
 from vitzoo.cli.listing import NOTES
 from vitzoo.cli.options import json_option
@@ -29,7 +30,6 @@ from vitzoo.registry.foreign_names import (
     Meaning,
     call,
     create_call,
-    explain_plugin,
     known_elsewhere,
     known_in_plugins,
     of_no_plugin,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vitzoo.checkpoint.others import encoder_in
 from vitzoo.checkpoint.tower import readers, tower_of
@@ -39,6 +39,13 @@ ADAPTED = ("image_size", "in_chans")
 OF_BLOCKS = ("hidden_act", "layer_norm_eps", "qkv_bias")  # keys of transformers
 WHERE = "config of the weights"
 OPEN_CLIP = "open_clip"  # stands for the model type of an `open_clip_config.json`
+
+
+class OtherSizes(NamedTuple):
+    """The sizes that the config of weights states, and those of the model, by their names."""
+
+    source: str
+    pairs: Mapping[str, tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -91,7 +98,6 @@ class Stated:
         base: Spec,
         source: str,
         changes: Mapping[str, Any],
-        passing: Callable[[Mapping[str, Any]], str],
     ) -> Spec:
         """Return the network of the weights over that of the model, in size and channels.
 
@@ -99,7 +105,6 @@ class Stated:
             base: the network that the user named.
             source: of the weights, for errors.
             changes: those of the user.
-            passing: returns the advice to pass arguments to `create`.
 
         Raises:
             CheckpointError: the configs describe another network.
@@ -124,14 +129,8 @@ class Stated:
         if other:
             whole = self.whole() if self.whole and not self.variant else {}
             spec = replace(spec, num_classes=whole.get("num_classes", spec.num_classes))
-            pairs = (other | _other(spec, base, ("num_classes",), changes)).items()
-            found = ", ".join(f"{n} = {value}, the model has {own}" for n, (value, own) in pairs)
-            kept = passing({name: value for name, (value, _) in pairs})
-            adapted = ", ".join(f"{name}={own}" for name, (_, own) in pairs)
-            raise CheckpointError(
-                f"{source}: its config states {found}; to keep its sizes, {kept}; to adapt "
-                f"the weights, pass {adapted}"
-            )
+            pairs = other | _other(spec, base, ("num_classes",), changes)
+            raise CheckpointError().of(OtherSizes(source, pairs))
         return replace(base, image_size=spec.image_size, in_chans=spec.in_chans)
 
     def unapplied(self, spec: Spec) -> str:

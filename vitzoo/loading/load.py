@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import nn
@@ -27,6 +26,29 @@ if TYPE_CHECKING:
     from vitzoo.registry.registry import Registry
 
 
+class Misfit(NamedTuple):
+    """A file that does not fit a model.
+
+    Args:
+        plan: its tensors by the names of the model, without data.
+        slots: where the tensors of the model are.
+        checkpoint: the open file.
+        zoo: the registry.
+        note: the end of the message, of the checkpoint format.
+        missing, unexpected: names of tensors that only the model, or only the file, has.
+        unfit: names of tensors of another shape.
+    """
+
+    plan: Adapted
+    slots: Slots
+    checkpoint: Checkpoint
+    zoo: Registry
+    note: str
+    missing: list[str]
+    unexpected: list[str]
+    unfit: list[str]
+
+
 def load(
     model: nn.Module,
     checkpoint: Checkpoint,
@@ -36,13 +58,11 @@ def load(
     dtype: torch.dtype | None = None,
     assumed: tuple[str, ...] = (),
     check_finite: bool = True,
-    typed: Mapping[str, Any] | None = None,
 ) -> LoadReport:
     """Load a checkpoint into a model built on `meta`; change the model only if everything fits.
 
     `dtype` is the floating type of the loaded tensors, as stored if None; `assumed` are settings
-    for the report; `typed` are the arguments of `create`, for errors. Raises CheckpointError with
-    all problems of names, shapes, types and values.
+    for the report. Raises CheckpointError with all problems of names, shapes, types and values.
     """
     checkpoint, slots = identified(checkpoint, zoo), Slots(model)
     layout = format_of(checkpoint, zoo)
@@ -50,7 +70,7 @@ def load(
     hollow = checkpoint.shapes(layout)
     with Shapes():
         plan = adapt(hollow, model, slots.expected, adaptation)
-    check(plan, slots, checkpoint, zoo, note_of(layout), typed or {})
+    check(plan, slots, checkpoint, zoo, note_of(layout))
 
     ignored = layout.ignored_keys(checkpoint.header.tensors)
     found = checkpoint.tensors(unread=[n for n in ignored if n.startswith(layout.beside)])
@@ -110,7 +130,8 @@ def _check_values(found: Tensors, checkpoint: Checkpoint) -> None:
         return
     floats = {n: t for n, t in found.tensors.items() if t.dtype in LOADABLE}
     odd = [] if found.finite else [n for n, t in floats.items() if not t.isfinite().all()]
-    raise_if(checkpoint.source, ("with NaN or infinite values", odd))
+    if odd:
+        raise_if(checkpoint.source, ("with NaN or infinite values", odd))
     if floats and not any(t.any() for t in floats.values()):
         raise CheckpointError(f"{checkpoint.source}: every tensor in it is zero")
     if stamp and not checkpoint.outside:  # other tensors of the file were not searched
@@ -123,11 +144,10 @@ def check(
     checkpoint: Checkpoint,
     zoo: Registry,
     note: str,
-    typed: Mapping[str, Any],
 ) -> None:
     """Raise CheckpointError, with all problems, unless adapted tensors without data fit a model.
 
-    `note` is the end of its message, `typed` are the arguments of `create`.
+    `note` is the end of its message.
     """
     expected = slots.expected
     missing = [n for n in expected if n not in plan.tensors and n not in plan.fresh]
@@ -142,25 +162,27 @@ def check(
         for name, (found, own) in both.items()
         if found.dtype not in (LOADABLE if own.is_floating_point() else (own.dtype,))
     ]
-    hint = ""
-    if missing or unexpected or unfit:
-        from vitzoo.loading.advice import Misfit, advice
-
-        hint = advice(Misfit(plan, slots, checkpoint, zoo, typed, missing, unexpected, unfit))
-    raise_if(
+    error = does_not_fit(
         checkpoint.source,
         ("missing", missing),
         ("unexpected", unexpected),
         ("with another shape", shapes),
         ("of a type that weights do not have", types),
-        hint=hint + note,
     )
+    if error:
+        raise error.of(Misfit(plan, slots, checkpoint, zoo, note, missing, unexpected, unfit))
+
+
+def does_not_fit(
+    source: str, *groups: tuple[str, list[str]], hint: str = ""
+) -> CheckpointError | None:
+    """Return the error about a file that does not fit, None if no group has a problem."""
+    problems = [f"{len(rows)} {what}: {listed(fold(rows))}" for what, rows in groups if rows]
+    text = f"{source} does not fit the model; problems with tensors: {'; '.join(problems)}{hint}"
+    return CheckpointError(text) if problems else None
 
 
 def raise_if(source: str, *groups: tuple[str, list[str]], hint: str = "") -> None:
-    """Raise the error about a file that does not fit, if any group of problems has one."""
-    problems = [f"{len(rows)} {what}: {listed(fold(rows))}" for what, rows in groups if rows]
-    if problems:
-        raise CheckpointError(
-            f"{source} does not fit the model; problems with tensors: " + "; ".join(problems) + hint
-        )
+    """Raise the error of `does_not_fit`, if there is one."""
+    if error := does_not_fit(source, *groups, hint=hint):
+        raise error

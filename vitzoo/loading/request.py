@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from torch import nn
 
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_hub_file
 from vitzoo.checkpoint.saved import Saved, read_network, read_saved
 from vitzoo.checkpoint.tower import tower_of
-from vitzoo.errors import CheckpointError, InvalidOption, VitzooError, short_repr
+from vitzoo.errors import CheckpointError, InvalidOption, short_repr
 from vitzoo.files.shard_index import weights_in
 from vitzoo.foreign.opened import at_hub, open_described
 from vitzoo.foreign.overrides import stated_by
@@ -65,6 +64,14 @@ class Adapter(Protocol):
         """Merge it into a model with loaded weights; return the report with its tensors."""
 
 
+class Nameless(NamedTuple):
+    """A weights file that does not state its network; `where` is its path or address."""
+
+    checkpoint: Checkpoint
+    where: str
+    zoo: Registry
+
+
 @dataclass(frozen=True)
 class Request:
     """The network that the first argument of `create` describes.
@@ -83,8 +90,6 @@ class Request:
         adapter: is merged into the weights.
         texts: the classes of text vectors, which replace the head.
         stated_block: the options of the blocks that a user's spec states.
-        typed: the arguments of the user's call of `create`, for errors; empty if another function
-            was called, or if one of them is a module.
     """
 
     spec: Spec
@@ -100,7 +105,6 @@ class Request:
     adapter: Adapter | None = None
     texts: TextHead | None = None
     stated_block: frozenset[str] = frozenset()
-    typed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def base(self) -> Spec:
@@ -116,12 +120,6 @@ class Request:
         if self.adapter:
             return HEAD_FIELDS
         return HEAD_FIELDS.intersection(self.changes if self.variant else ())
-
-    def passing(self, arguments: Mapping[str, Any]) -> str:
-        """Return the advice to pass arguments of `create`, too."""
-        from vitzoo.registry.foreign_names import passing  # only for errors
-
-        return passing(self.typed, arguments)
 
     def described(self, checkpoint: Checkpoint) -> Checkpoint:
         """Return the weights file with the labels and the preprocessing of the adapter, if any."""
@@ -189,7 +187,7 @@ def from_saved(path: Path, zoo: Registry) -> Request:
 def _saved(checkpoint: Checkpoint, where: str, zoo: Registry) -> Request:
     saved = read_saved(checkpoint, where)
     if saved is None:
-        raise nameless(checkpoint, where, zoo)
+        raise CheckpointError().of(Nameless(checkpoint, where, zoo))
     spec, variant = read_network(saved.reader(zoo), zoo)
     labels, preprocessing = saved.labels, saved.preprocessing
     found = saved.add_to(checkpoint)
@@ -260,20 +258,6 @@ def _described(
             f"Transformer, name the variant: create('vit_b16', weights={place!r})"
         )
     return Request(stated.spec(), variant=stated.variant, address=place)
-
-
-def nameless(checkpoint: Checkpoint, where: str, zoo: Registry) -> CheckpointError:
-    """Return the error about a weights file that does not state its network."""
-    from vitzoo.loading.fitting import fitting_variants, skeleton_of
-
-    names: list[str] = []
-    with suppress(VitzooError):  # its own error follows when a variant is named
-        names = fitting_variants(skeleton_of(checkpoint, zoo), zoo)
-    fits = f"; its tensors fit {' or '.join(names)}" if names else ""
-    return CheckpointError(
-        f"{where} was not written by vitzoo.save, so it does not state its network{fits}; "
-        f"name the variant: create({[*names, 'vit_b16'][0]!r}, weights={where!r})"
-    )
 
 
 def _changes(spec: Spec, variant: Variant | None, stated: Mapping[str, Any]) -> dict[str, Any]:

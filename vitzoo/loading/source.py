@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_registered
 from vitzoo.checkpoint.detect import format_of, identified, no_prefix, of_own_builder
@@ -52,6 +52,14 @@ POOLER = (
     "head = tanh: the file has a classifier and a pooler (pooler.dense), and no tensor shows "
     "whether the classifier reads it; pass head='linear' for a classifier of the class token"
 )
+
+
+class SavedSize(NamedTuple):
+    """The image size, (h, w) px, of a saved file and of the requested model."""
+
+    source: str
+    saved: tuple[int, int]
+    wanted: tuple[int, int]
 
 
 class WeightsSource(ABC):
@@ -191,7 +199,8 @@ class SavedClassifier(WeightsSource):
             variant = self.zoo.variant(name)
             row = choose(variant, weights, self.zoo)
         except (UnknownName, WeightsUnavailable) as error:
-            raise CheckpointError(f"{needs}: {error.args[0]}; {other}") from error
+            reason = str(error).partition("\n")[0]
+            raise CheckpointError(f"{needs}: {reason}; {other}") from error
         if row.sha256 not in ("", trunk.sha256):
             raise HashMismatch(f"{needs}; the registry has sha256 {row.sha256}; {other}")
         return self._identified(open_registered(variant, row, self.zoo))
@@ -292,7 +301,7 @@ class WeightsFile(WeightsSource):
         return stated.spec() if stated else base
 
     def _check(self, stated: Stated, base: Spec, source: str, changes: Mapping[str, Any]) -> Spec:
-        return stated.check(base, source, changes, self.request.passing)
+        return stated.check(base, source, changes)
 
     def assumed(self, changes: Mapping[str, Any], wanted: Spec) -> tuple[str, ...]:
         # A variant's own builder fixes these settings; nothing is assumed.
@@ -331,13 +340,7 @@ class WeightsFile(WeightsSource):
                 f"{dict(base.options)}; load it without a name: create({source!r})"
             )
         if saved.image_size != base.image_size and "image_size" not in changes:
-            (h, w), (height, width) = saved.image_size, base.image_size
-            own = self.request.passing({"image_size": saved.image_size})
-            raise CheckpointError(
-                f"{source} was saved from a model for images of {h}x{w} px, the requested model "
-                f"takes {height}x{width}; {own}; or pass image_size=({height}, {width}) to "
-                "interpolate positions"
-            )
+            raise CheckpointError().of(SavedSize(source, saved.image_size, base.image_size))
         parts: dict[str, PartSpec] = {name: getattr(saved, name) for name in PARTS_OF_WEIGHTS}
         for name, part in parts.items():
             if name in changes or part.opaque:

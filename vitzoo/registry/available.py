@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
-from vitzoo.errors import did_you_mean
 from vitzoo.plugin.info import FIRST_PARTY, install_command
 from vitzoo.registry.generated import generated
 from vitzoo.registry.listing import Listed
@@ -29,16 +28,6 @@ def needs(row: Listed) -> str:
     """Say which plugin a row of `available` needs, and how to install it."""
     install = install_command(row["namespace"])
     return f"needs the plugin {row['plugin']} (not installed); {install}"
-
-
-def how_to_get(name: str, zoo: Registry) -> str:
-    """Return the end of a message about a variant whose first-party plugin is not installed."""
-    namespace = name.partition("/")[0]
-    known = [row["name"] for row in available(zoo) if row["namespace"] == namespace]
-    if name.partition(":")[0] in known:
-        return f"; {install_command(namespace)}"
-    both = f"update vitzoo and install the plugin {install_command(namespace, update=True)}"
-    return f", and this vitzoo knows no such variant of it{did_you_mean(name, known)}; or {both}"
 
 
 def reader_of(kind: str, zoo: Registry) -> str:

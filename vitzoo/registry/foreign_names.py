@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitzoo.errors import did_you_mean
 from vitzoo.files.strict_toml import loads
 from vitzoo.plugin.info import FIRST_PARTY, LOCAL
-from vitzoo.registry.available import available, needs
+from vitzoo.registry.available import available
 from vitzoo.registry.listing import HUB, KNOWN_AS, Listed, Names, names_elsewhere
 from vitzoo.schema.addresses import ADDRESS, repository
 from vitzoo.schema.rows import Variant, Weights
@@ -30,7 +29,6 @@ ENUM = re.compile(r"(ViT_[A-Z]_\d\d)_Weights(\.\w+)?")  # of torchvision
 QUICK = re.compile(r"_quickgelu|-quickgelu$")  # in names of timm, and at the end of open_clip's
 QUICK_GELU = {"activation": "quick_gelu"}
 TIMM = "timm"
-WRITABLE = (str, int, float, tuple, list, dict, type(None))  # types whose `repr` is code
 TAGS = Path(__file__).with_name("timm_tags.toml")
 
 
@@ -62,17 +60,17 @@ def known_in_plugins(name: str, zoo: Registry) -> list[Meaning]:
     rows, (base, _, weights) = available(zoo), name.partition(":")
     for row in rows:
         if row["name"] == base:
-            return [("", row, weights)] if weights in ("", *_entries(row)) else []
+            return [("", row, weights)] if weights in ("", *entries_of(row)) else []
     if not rows:
         return []
     names = names_elsewhere(rows)
     both = zip(_meanings(name, zoo.index.elsewhere()), _meanings(name, names), strict=True)
     here, there = next(filter(any, both), ([], []))
-    found = [(library, row, tag if tag in _entries(row) else "") for library, row, tag in there]
+    found = [(library, row, tag if tag in entries_of(row) else "") for library, row, tag in there]
     return [] if here else found
 
 
-def _entries(row: Listed) -> list[str]:
+def entries_of(row: Listed) -> list[str]:
     return [weights for _, _, weights in row[KNOWN_AS] if weights]
 
 
@@ -138,76 +136,18 @@ def create_call(name: str, **arguments: object) -> str:
     return f"vitzoo.create({', '.join([repr(name), *given])})"
 
 
-def passing(typed: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
-    """Return the advice to pass arguments, with the whole call if it can be written.
-
-    Args:
-        typed: the arguments of the user's call of `create`, with its `name`.
-        arguments: to pass, too.
-    """
-    sizes = {k: v[0] if k == "image_size" and v[0] == v[1] else v for k, v in arguments.items()}
-    advice = "pass " + ", ".join(f"{name}={value!r}" for name, value in sizes.items())
-    call = {k: os.fspath(v) if isinstance(v, os.PathLike) else v for k, v in typed.items()}
-    if not call or not all(isinstance(value, WRITABLE) for value in call.values()):
-        return advice
-    name = call.pop("name")
-    return f"{advice}: {create_call(name, **call | sizes)}"
-
-
-def explain(name: str, matches: list[Match]) -> str:
-    """Return the message about an unknown name that another library or the Hub uses."""
-    library, variant, weights = matches[0]
-    tag = current(name).partition(".")[2]
-    if tag and weights is None:
-        names = ", ".join(row.name for row in variant.weights) or "none"
-        file = "pass their file: weights='model.safetensors'"
-        if address(name, matches[0]):
-            library, file = TIMM, f"{call(name, matches[0])} asks the Hub for them"
-        return (
-            f"unknown variant {name!r}: in vitzoo its network is {variant.name!r}, but the weights "
-            f"{tag!r} of {library} are not registered; registered weights: {names}; or {file}"
-        )
-    meanings: dict[str, str] = {}
-    for match in matches:
-        library = match[0]
-        what = "a repository on" if library == HUB else "the name in"
-        meanings.setdefault(library, f"{what} {library}; here it is {call(name, match)}")
-    return f"unknown variant {name!r}: that is {', and '.join(meanings.values())}"
-
-
 def plugin_call(name: str, meaning: Meaning) -> str:
     """Return the call of `create` for a name and what it means in a plugin."""
     _, row, weights = meaning
     if weights:
         return create_call(row["name"], weights=weights)
     quick = QUICK_GELU if QUICK.search(name) else None
-    return create_call(row["name"], pretrained=True if _entries(row) else None, block=quick)
+    return create_call(row["name"], pretrained=True if entries_of(row) else None, block=quick)
 
 
 def unknown_tag(name: str, meaning: Meaning) -> str:
     """Return the tag in a name for which a plugin has no weights and timm no repository."""
     return current(name).partition(".")[2] if address(name, meaning) else ""
-
-
-def explain_plugin(name: str, meaning: Meaning) -> str:
-    """Return the message about another library's name of a variant that is not installed."""
-    library, row, _ = meaning
-    if tag := unknown_tag(name, meaning):
-        return (
-            f"unknown variant {name!r}: the weights {tag!r} are not known, only "
-            f"{', '.join(_entries(row)) or 'none'}; its network {row['name']} {needs(row)}"
-        )
-    what = "a repository on" if library == HUB else "the name in"
-    return (
-        f"unknown variant {name!r}: that is {what} {library}; here it is "
-        f"{plugin_call(name, meaning)}, which {needs(row)}"
-    )
-
-
-def hub_call(name: str) -> str:
-    """Return how to load the Hub repository that a name may mean, empty if it means none."""
-    address = repository(name)
-    return address and f"; for a repository of the Hub: {create_call(address)}"
 
 
 def of_no_plugin(name: str, zoo: Registry) -> bool:

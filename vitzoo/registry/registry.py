@@ -11,17 +11,15 @@ import os
 from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vitzoo import settings
-from vitzoo.errors import PluginError, RegistryError, UnknownName, did_you_mean
-from vitzoo.files.names import PATH, on_hub, with_slashes
+from vitzoo.errors import PluginError, RegistryError, UnknownName
 from vitzoo.keywords import check_each, check_types
 from vitzoo.plugin.host import LOCK, Parts, PluginHost, full_name
-from vitzoo.plugin.info import CORE, LOCAL, PluginInfo, install_command, place
+from vitzoo.plugin.info import CORE, LOCAL, PluginInfo, place
 from vitzoo.plugin.switches import NOT, VARIABLES
 from vitzoo.schema.reader import describe as describe_value
-from vitzoo.schema.terms import AVG, TIMM_POOLS
 from vitzoo.text import quoted
 
 if TYPE_CHECKING:  # `vitzoo list` imports no data class
@@ -29,6 +27,20 @@ if TYPE_CHECKING:  # `vitzoo list` imports no data class
     from vitzoo.schema.rows import Contribution, Variant
 
 IN_NOTEBOOKS = ("name", "params", "top1", "image_size", "license", "summary")
+
+
+class Unknown(NamedTuple):
+    """A name without an entry.
+
+    Args:
+        what: "variant", the kind of a part, or "base" for a variant that another one starts from.
+        name: as it was given.
+        zoo: the registry.
+    """
+
+    what: str
+    name: str
+    zoo: Registry
 
 
 class Registry:
@@ -110,7 +122,7 @@ class Registry:
         if error := self._unusable.get(name):
             raise RegistryError(str(error)) from error
         if name not in self.host.variants:
-            raise UnknownName(self._unknown_variant(name))
+            raise self._unknown("variant", name)
         return self.host.variants[name]
 
     def base(self, name: str) -> Variant:
@@ -128,10 +140,7 @@ class Registry:
                 f"{name!r} is in a registry file itself; name a variant of the core or of a plugin"
             )
         if slash and info is None:
-            try:
-                self._check_namespace_of(name, "variant")
-            except UnknownName as error:
-                raise PluginError(str(error)) from error
+            raise PluginError().of(Unknown("base", name, self))
         if info and info.entry_point and not info.entry_point.endswith(".toml"):
             raise PluginError(
                 f"the plugin of {name!r} is a module, which listings do not import; expected a "
@@ -148,14 +157,7 @@ class Registry:
         self.load_namespace_of(name)
         if name in self.host.parts[kind]:
             return self.host.parts[kind][name]
-        self._check_namespace_of(name, kind)
-        rows = self.parts[kind]
-        near = did_you_mean(name, rows)
-        if kind == "pool" and name in TIMM_POOLS:
-            same = AVG if name == "avg" else repr(TIMM_POOLS[name])
-            near = f"; timm's pool {name!r} is {same} here"
-        near = near or f"; known: {', '.join(sorted(rows))}"
-        raise UnknownName(f"unknown {kind} {quoted(name)}{near}")
+        raise self._unknown(kind, name)
 
     def plugins(self) -> list[PluginInfo]:
         """Return every plugin and its state, the core first."""
@@ -203,81 +205,13 @@ class Registry:
         elif namespace in self.host.infos:
             self.host.load(namespace)
 
-    def _check_namespace_of(self, name: str, what: str) -> None:
-        """Raise if a name is disabled, or if no plugin has its namespace."""
+    def _unknown(self, what: str, name: str) -> UnknownName:
+        """Return the error about a name without an entry; raise PluginError if it is disabled."""
         namespace, slash, _ = name.partition("/")
-        if slash and namespace not in self.host.infos:
-            near = did_you_mean(namespace, self.host.infos)
-            also = "".join(
-                f"; {info.distribution} may have the namespace, but {info.trouble}"
-                for info in list(self.host.infos.values())
-                if info.unreadable
-            )
-            if install := install_command(namespace):
-                from vitzoo.registry.available import how_to_get
-
-                near = how_to_get(name, self) if what == "variant" else f"; {install}"
-            elif what == "variant":
-                from vitzoo.registry import foreign_names
-
-                also += foreign_names.hub_call(name)
-            raise UnknownName(
-                f"unknown {what} {quoted(name)}: no plugin {quoted(namespace)} is installed{near}"
-                f"{also}"
-            )
-        if self.host.switches.hides(name):
+        here = not slash or namespace in self.host.infos
+        if here and self.host.switches.hides(name):
             raise PluginError(_switched_off(name))
-
-    def _explained(self, name: str) -> str:
-        """Return the message about a name of another library, empty for other names."""
-        from vitzoo.registry import foreign_names
-
-        there = foreign_names.known_in_plugins(name, self)
-        if there and there[0][0]:  # of another library
-            return foreign_names.explain_plugin(name, there[0])
-        base, _, tag = name.partition(".")
-        owner = self.host.variants.get(base)
-        elsewhere = foreign_names.known_elsewhere(name, self)
-        first = not elsewhere or elsewhere[0][1] is owner  # or it is a network of vitzoo's parts
-        if owner and first and any(weights.name == tag for weights in owner.weights):
-            call = foreign_names.create_call(f"{base}:{tag}")
-            return f"unknown variant {name!r}; the name of weights follows a colon: {call}"
-        return foreign_names.explain(name, elsewhere) if elsewhere else ""
-
-    def _unknown_variant(self, name: str) -> str:
-        from vitzoo.registry import foreign_names
-        from vitzoo.schema.addresses import is_repository, one_form
-
-        if text := self._explained(name):
-            return text
-        base, _, weights = name.partition(":")
-        self.load_namespace_of(base)
-        if kinds := [kind for kind, rows in self.host.parts.items() if name in rows]:
-            return f"unknown variant {name!r}: it is a {kinds[0]}; `vitzoo which {name}` shows it"
-        if weights and base in self.host.variants:
-            call = foreign_names.create_call(base, weights=weights)
-            return f"unknown variant {name!r}; the name of weights is an argument: {call}"
-        if is_repository(name):
-            return f"unknown variant {name!r}{foreign_names.hub_call(name)}"
-        if on_hub(name):  # a revision or a file
-            call = foreign_names.create_call(one_form(name))
-            return f"unknown variant {name!r}; for an address on the Hub: {call}"
-        if os.path.isfile(name) or ("/" in with_slashes(name) and os.path.isdir(name)):  # noqa: PTH112, PTH113
-            return (
-                f"unknown variant {name!r}: it is a path, expected a name; `vitzoo summary {name}` "
-                "shows the network of a file or folder"
-            )
-        if PATH.match(name):
-            shown = quoted(name)
-            return f"unknown variant {shown}: it is a path, and there is no such file or folder"
-        self._check_namespace_of(name, "variant")
-        known = [*(row["name"] for row in self.index.listing()), *self.aliases]
-        near = did_you_mean(name, [name for name in known if not self.host.switches.hides(name)])
-        usual = (
-            "; `vitzoo list --all` shows all Vision Transformers of vitzoo; other networks, such "
-            "as ResNets, are in timm and torchvision"
-        )
-        return f"unknown variant {quoted(name)}{near or usual}"
+        return UnknownName().of(Unknown(what, name, self))
 
 
 def _switched_off(name: str) -> str:

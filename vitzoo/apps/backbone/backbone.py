@@ -16,10 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.fx import Proxy
 
+from vitzoo.advice.arguments import hint
 from vitzoo.apps.backbone.feature_info import FeatureInfo
 from vitzoo.apps.backbone.pyramid import SCALES, SimpleFeaturePyramid
 from vitzoo.errors import InvalidInput, InvalidOption, MissingDependency, short_repr
-from vitzoo.factory import create, hint
+from vitzoo.factory import create
 from vitzoo.keywords import check_choice, check_keywords, check_types
 from vitzoo.network.build import construct, make_dynamic
 from vitzoo.network.inputs import check_images, explained

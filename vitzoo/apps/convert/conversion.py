@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from vitzoo.advice.fitting import fitting
 from vitzoo.apps.convert.checks import check_convert
 from vitzoo.apps.convert.pickles import write_tensors
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_hub_file
@@ -32,7 +33,6 @@ from vitzoo.foreign import overrides
 from vitzoo.foreign.opened import open_described, open_unregistered
 from vitzoo.formats import Format
 from vitzoo.keywords import check_types
-from vitzoo.loading.fitting import fitting
 from vitzoo.opening import Registered, locate
 from vitzoo.plugin.guard import for_file, not_inverse, note_of
 from vitzoo.progress import progress

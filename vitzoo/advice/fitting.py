@@ -1,18 +1,19 @@
-"""The core variants whose shapes the tensors of a file have, for messages."""
+"""The core variants whose shapes the tensors of a file have."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
 
 from torch import Tensor
 
+from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.detect import format_of, identified
+from vitzoo.errors import VitzooError
+from vitzoo.loading.request import Nameless
+from vitzoo.registry.registry import Registry
 from vitzoo.schema.spec import PartSpec, Spec
-
-if TYPE_CHECKING:
-    from vitzoo.checkpoint.checkpoint import Checkpoint
-    from vitzoo.registry.registry import Registry
 
 MAX_NAMES = 4  # of variants in a message
 
@@ -28,6 +29,18 @@ def fitting_variants(tensors: Mapping[str, Tensor], zoo: Registry) -> list[str]:
     shapes = main_shapes(tensors)
     variants = zoo.host.core.variants if shapes else ()
     return [row.name for row in variants if _shapes_of(row.spec) == shapes]
+
+
+def nameless(about: Nameless, _: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the text about a weights file that does not state its network."""
+    names: list[str] = []
+    with suppress(VitzooError):  # its own error follows when a variant is named
+        names = fitting_variants(skeleton_of(about.checkpoint, about.zoo), about.zoo)
+    fits = f"; its tensors fit {' or '.join(names)}" if names else ""
+    yield (
+        f"{about.where} was not written by vitzoo.save, so it does not state its network{fits}; "
+        f"name the variant: create({[*names, 'vit_b16'][0]!r}, weights={about.where!r})"
+    )
 
 
 def skeleton_of(checkpoint: Checkpoint, zoo: Registry) -> Mapping[str, Tensor]:

@@ -7,24 +7,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
+from vitzoo.advice.calls import passing, written
+from vitzoo.advice.fitting import fitting, main_shapes
 from vitzoo.formats.timm import HEADS
-from vitzoo.loading.adapt import PRE_LOGITS, Adapted
-from vitzoo.loading.assign import Slots
-from vitzoo.loading.fitting import fitting, main_shapes
+from vitzoo.loading.adapt import PRE_LOGITS
+from vitzoo.loading.load import Misfit
 from vitzoo.network.model import VisionTransformer
-from vitzoo.registry.foreign_names import passing
 from vitzoo.schema.terms import AVG
 from vitzoo.text import fold, listed, px
-
-if TYPE_CHECKING:
-    from vitzoo.checkpoint.checkpoint import Checkpoint
-    from vitzoo.registry.registry import Registry
 
 KERNEL, TABLE = "patch_embed.proj.weight", "pos_embed"
 FIRST = re.compile(r"blocks\.\d+\.mlp\.fc1\.(weight|bias)")  # gate and values in one matrix
@@ -35,59 +31,49 @@ MOST = 3  # grids of one number of patches
 
 
 @dataclass(frozen=True)
-class Misfit:
-    """A file that does not fit a model.
+class Case:
+    """A file that does not fit a model, and the call of `create` that opened it."""
 
-    Args:
-        plan: its tensors by the names of the model, without data.
-        slots: where the tensors of the model are.
-        checkpoint: the open file.
-        zoo: the registry.
-        typed: the arguments of `create`.
-        missing, unexpected: names of tensors that only the model, or only the file, has.
-        unfit: names of tensors of another shape.
-    """
-
-    plan: Adapted
-    slots: Slots
-    checkpoint: Checkpoint
-    zoo: Registry
-    typed: Mapping[str, Any]
-    missing: list[str]
-    unexpected: list[str]
-    unfit: list[str]
+    about: Misfit
+    call: Mapping[str, Any]
 
     @property
     def classifiers(self) -> list[str]:
         """Keys of the file that may be those of a classifier, and that are not read."""
-        inside = [name for name in self.unexpected if name.startswith(HEADS)]
-        return [*self.checkpoint.unread, *inside] or self._linear_layers()
+        inside = [name for name in self.about.unexpected if name.startswith(HEADS)]
+        return [*self.about.checkpoint.unread, *inside] or self._linear_layers()
 
     def _linear_layers(self) -> list[str]:
         """Return matrices beside the network that read its features."""
-        whole = getattr(self.checkpoint.container, "whole", self.checkpoint.container)
-        width = getattr(self.slots.model, "embed_dim", 0)
-        tables = ((key, whole.header.tensors.get(key)) for key in self.checkpoint.outside)
+        checkpoint = self.about.checkpoint
+        whole = getattr(checkpoint.container, "whole", checkpoint.container)
+        width = getattr(self.about.slots.model, "embed_dim", 0)
+        tables = ((key, whole.header.tensors.get(key)) for key in checkpoint.outside)
         return [key for key, info in tables if info and info.shape[1:] == (width,)]
 
     def shapes(self, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the shapes of a tensor in the file and in the model; empty if they are equal."""
-        if name not in self.unfit:
+        about = self.about
+        if name not in about.unfit:
             return (), ()
-        return tuple(self.plan.tensors[name].shape), tuple(self.slots.expected[name].shape)
+        return tuple(about.plan.tensors[name].shape), tuple(about.slots.expected[name].shape)
 
 
-def advice(misfit: Misfit) -> str:
-    """Return the end of the message about a file that does not fit; empty if nothing is known."""
-    sizes = _stem, _patches, _width, _classifier, _arguments, _grid
-    steps = (*sizes, _head_or_variant, _unnamed_kernel)
-    return next(filter(None, (step(misfit) for step in steps)), "")
+def advice(about: Misfit, call: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the end of the message about a file that does not fit; empty if nothing is known."""
+    if about.missing or about.unexpected or about.unfit:
+        sizes = _stem, _patches, _width, _classifier, _arguments, _grid
+        steps = (*sizes, _head_or_variant, _unnamed_kernel)
+        case = Case(about, call)
+        yield next(filter(None, (step(case) for step in steps)), "") + about.note
+    else:
+        yield about.note
 
 
-def _stem(misfit: Misfit) -> str:
+def _stem(case: Case) -> str:
     """Return what to do about tokens with a batch dimension, or a matrix of patches."""
     for name in (TABLE, "cls_token"):
-        found, own = misfit.shapes(name)
+        found, own = case.shapes(name)
         if len(found) == len(own) == 3 and found[::2] != own[::2] and found[2] == own[2]:
             return (
                 f"; {name} has a batch dimension of {found[0]}, expected {own[0]}, the same for "
@@ -95,7 +81,7 @@ def _stem(misfit: Misfit) -> str:
             )
         if found and found == own[1:]:
             return f"; {name} has no batch dimension, expected {own}: store {name}[None]"
-    kernel, own = misfit.shapes(KERNEL)
+    kernel, own = case.shapes(KERNEL)
     if len(kernel) == 2 and len(own) == 4 and kernel[1] == own[1] * own[2] * own[3]:
         return (
             "; a linear layer reads flattened patches, and its shape does not show their order; "
@@ -104,76 +90,77 @@ def _stem(misfit: Misfit) -> str:
     return ""
 
 
-def _patches(misfit: Misfit) -> str:
+def _patches(case: Case) -> str:
     """Return what to do about patches of another size."""
-    kernel, own = misfit.shapes(KERNEL)
+    kernel, own = case.shapes(KERNEL)
     same = len(kernel) == len(own) == 4 and kernel[0] == own[0] and kernel[2:] != own[2:]
-    others = {name for name in misfit.unfit if not name.startswith(HEADS)} - {KERNEL, TABLE}
+    others = {name for name in case.about.unfit if not name.startswith(HEADS)} - {KERNEL, TABLE}
     if not same or others:
         return ""
     sizes, (height, width) = (kernel[2], kernel[3]), own[2:]
-    fix = _with_spec(misfit.typed, patch_size=sizes[0] if sizes[0] == sizes[1] else list(sizes))
+    fix = _with_spec(case.call, patch_size=sizes[0] if sizes[0] == sizes[1] else list(sizes))
     return (
-        f"{fitting(misfit.plan.tensors, misfit.zoo)}; the file has patches of {px(sizes)} px, the "
-        f"model of {px((height, width))} px{fix}; vitzoo does not resample patch kernels. For "
-        "patches of another size, store the kernel that "
+        f"{fitting(case.about.plan.tensors, case.about.zoo)}; the file has patches of {px(sizes)} "
+        f"px, the model of {px((height, width))} px{fix}; vitzoo does not resample patch kernels. "
+        "For patches of another size, store the kernel that "
         f"timm.layers.resample_patch_embed(kernel, [{height}, {width}]) returns, as FlexiViT "
         "(arXiv:2212.08013) does"
     )
 
 
-def _with_spec(typed: Mapping[str, Any], **changes: Any) -> str:
+def _with_spec(call: Mapping[str, Any], **changes: Any) -> str:
     """Return the advice to create the same network with a changed spec."""
-    name = typed.get("name")
+    name = written(call).get("name")
     if isinstance(name, str) and not re.search(r"[:./\\]", name):
         name = {"variant": name}
     if not isinstance(name, Mapping):
         return f": create a network with {', '.join(f'{k} = {v}' for k, v in changes.items())}"
-    return f": {passing({**typed, 'name': {**name, **changes}}, {}).partition(': ')[2]}"
+    return f": {passing({**call, 'name': {**name, **changes}}, {}).partition(': ')[2]}"
 
 
-def _classifier(misfit: Misfit) -> str:
+def _classifier(case: Case) -> str:
     """Return what to do about a classifier in the file that the model does not have."""
-    lacks = [name for name in misfit.missing if FRESH.match(name)]
-    others = [name for name in misfit.unexpected if not name.startswith(HEADS)]
-    own = [name for name in (*misfit.missing, *misfit.unfit) if not name.startswith(HEADS)]
-    if others or own or not misfit.classifiers or len(lacks) < len(misfit.missing):
+    lacks = [name for name in case.about.missing if FRESH.match(name)]
+    others = [name for name in case.about.unexpected if not name.startswith(HEADS)]
+    own = [name for name in (*case.about.missing, *case.about.unfit) if not name.startswith(HEADS)]
+    if others or own or not case.classifiers or len(lacks) < len(case.about.missing):
         return ""
-    classes = getattr(misfit.slots.model, "num_classes", 0)
-    features = passing(misfit.typed, {"num_classes": 0})
-    new = passing(misfit.typed, {"num_classes": classes}) if classes else ""
+    classes = getattr(case.about.slots.model, "num_classes", 0)
+    features = passing(case.call, {"num_classes": 0})
+    new = passing(case.call, {"num_classes": classes}) if classes else ""
     linear = (
         "If it is one linear layer on the features, store it as head.weight and head.bias. "
         if lacks
         else ""
     )
     return (
-        f"; the file has what may be its classifier, {listed(fold(misfit.classifiers), 5)}, and no "
+        f"; the file has what may be its classifier, {listed(fold(case.classifiers), 5)}, and no "
         f"tensor shows what it computes. {linear}For the features without it, {features}"
         + (f". For a new classifier, {new}" if new else "")
     )
 
 
-def _width(misfit: Misfit) -> str:
+def _width(case: Case) -> str:
     """Return what to do about a classifier that does not read the features."""
-    found, own = misfit.shapes("head.weight")
-    if len(found) != 2 or found[1:] == own[1:] or {*misfit.unfit} - {"head.weight", "head.bias"}:
+    found, own = case.shapes("head.weight")
+    others = {*case.about.unfit} - {"head.weight", "head.bias"}
+    if len(found) != 2 or found[1:] == own[1:] or others:
         return ""
     return (
         f"; the classifier of the file reads {found[1]} numbers, not the {own[1]} features, such "
         "as the outputs of another layer; for a new classifier, "
-        f"{passing(misfit.typed, {'num_classes': own[0]})}"
+        f"{passing(case.call, {'num_classes': own[0]})}"
     )
 
 
-def _arguments(misfit: Misfit) -> str:
+def _arguments(case: Case) -> str:
     """Return the arguments that the tensors would fit."""
-    missing, unexpected, unfit = misfit.missing, misfit.unexpected, misfit.unfit
+    missing, unexpected, unfit = case.about.missing, case.about.unexpected, case.about.unfit
     after = set(unexpected) == NORM_AFTER and NORM.issubset(missing)
     missing = [name for name in missing if not (after and name in NORM)]
     if (unexpected and not after) or not (missing or unfit or after):
         return ""
-    plan, slots = misfit.plan, misfit.slots
+    plan, slots = case.about.plan, case.about.slots
     words, arguments = needed(plan.tensors, slots.expected, unfit, slots.model)
     if unfit and not arguments:
         return ""
@@ -185,19 +172,19 @@ def _arguments(misfit: Misfit) -> str:
         heads = (name.startswith("head.") for name in plan.tensors)
         if any(heads) or not all(FRESH.match(name) for name in missing):
             return ""
-        unread = listed(fold(misfit.classifiers), 5)
+        unread = listed(fold(case.classifiers), 5)
         what = f"a classifier that vitzoo does not read ({unread})" if unread else "no classifier"
         words = " and ".join(filter(None, (words, what)))
         arguments |= {"num_classes": 0}
         fresh = "; another num_classes gives a new classifier"
-    return f"; the file is for {words}: {passing(misfit.typed, arguments)}{fresh}" if words else ""
+    return f"; the file is for {words}: {passing(case.call, arguments)}{fresh}" if words else ""
 
 
-def _grid(misfit: Misfit) -> str:
+def _grid(case: Case) -> str:
     """Return what to do about a table of positions of another grid, which is no square."""
-    found, own = misfit.shapes(TABLE)
-    model = misfit.slots.model
-    if misfit.missing or misfit.unexpected or {*misfit.unfit} != {TABLE}:
+    found, own = case.shapes(TABLE)
+    model = case.about.slots.model
+    if case.about.missing or case.about.unexpected or {*case.about.unfit} != {TABLE}:
         return ""
     if not isinstance(model, VisionTransformer) or len(found) != 3 or found[2:] != own[2:]:
         return ""
@@ -206,7 +193,7 @@ def _grid(misfit: Misfit) -> str:
     what = f"; pos_embed has {found[1]} rows, the model has {patches} patches and {prefix} more"
     if prefix and found[1] == patches:
         part = {"name": "learned", "prefix": False}
-        fix = passing(misfit.typed, {"pos_embed": part})
+        fix = passing(case.call, {"pos_embed": part})
         return f"{what}, for prefix tokens; if these have no positions in your network, {fix}"
     count = found[1] - prefix
     sides = [n for n in range(math.isqrt(max(0, count)), 1, -1) if count % n == 0][:MOST]
@@ -221,14 +208,14 @@ def _grid(misfit: Misfit) -> str:
     )
 
 
-def _head_or_variant(misfit: Misfit) -> str:
+def _head_or_variant(case: Case) -> str:
     """Return a head or a variant that the tensors would fit."""
-    differ = (*misfit.missing, *misfit.unexpected, *misfit.unfit)
+    differ = (*case.about.missing, *case.about.unexpected, *case.about.unfit)
     if not all(name.startswith("head.") for name in differ):
-        tensors = misfit.plan.tensors
-        same = main_shapes(tensors) == main_shapes(misfit.slots.expected)
-        return "" if same else fitting(tensors, misfit.zoo)
-    if any(name.startswith(PRE_LOGITS) for name in (*misfit.missing, *misfit.unfit)):
+        tensors = case.about.plan.tensors
+        same = main_shapes(tensors) == main_shapes(case.about.slots.expected)
+        return "" if same else fitting(tensors, case.about.zoo)
+    if any(name.startswith(PRE_LOGITS) for name in (*case.about.missing, *case.about.unfit)):
         return (
             "; pre-logits are newly initialised only for head=: pass head='linear' for a head "
             "without them, or head= with the name of this head"
@@ -236,10 +223,10 @@ def _head_or_variant(misfit: Misfit) -> str:
     return ""
 
 
-def _unnamed_kernel(misfit: Misfit) -> str:
+def _unnamed_kernel(case: Case) -> str:
     """Return what to do about a patch embedder that does not name its kernel."""
-    for name in misfit.unfit if misfit.plan.unnamed else ():
-        shape, wanted = misfit.shapes(name)
+    for name in case.about.unfit if case.about.plan.unnamed else ():
+        shape, wanted = case.shapes(name)
         own = name.removeprefix("patch_embed.")
         if own != name and len(shape) == 4 and (shape[0], *shape[2:]) == (wanted[0], *wanted[2:]):
             return (
