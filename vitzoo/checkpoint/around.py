@@ -34,6 +34,7 @@ HEADS = {  # of pre-training without labels, beside a network
     ),
 }
 REASONS = {why: re.compile("|".join(rows)) for why, rows in (STATE | HEADS).items()}
+OUTSIDE = re.compile("|".join(pattern.pattern for pattern in REASONS.values()))
 OF_ALL = {why: REASONS[why] for why in STATE}  # around any network, also of another builder
 
 CLASSIFIERS = (  # names of a linear layer on the features of a network

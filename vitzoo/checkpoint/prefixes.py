@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from vitzoo.checkpoint.around import CLASSIFIERS, linear_layers, reason_of
+from vitzoo.checkpoint.around import CLASSIFIERS, OUTSIDE, linear_layers, reason_of
 from vitzoo.text import fold, listed
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class _Search:
 
     def _explained(self, key: str, layout: Format) -> bool:
         """Return whether a key may be outside the prefix of a network."""
-        known = self.tower or key.partition(".")[0] in CLASSIFIERS or bool(reason_of(key))
+        known = self.tower or key.partition(".")[0] in CLASSIFIERS or bool(OUTSIDE.fullmatch(key))
         return known and not layout.targets(key)
 
 
@@ -188,7 +188,7 @@ def placed(
         for key in keys
         if key.startswith(prefix) and not (inside and key.startswith(inside))
     }
-    own = {n: k for n, k in own.items() if layout.targets(n) or not reason_of(n)}
+    own = {n: k for n, k in own.items() if layout.targets(n) or not OUTSIDE.fullmatch(n)}
     notes: tuple[str, ...] = ()
     if alone:
         own, notes = _with_classifier(prefix, layout, own, keys, others)
@@ -250,7 +250,7 @@ def _unread(
         for key in keys:
             name = key.removeprefix(level)
             module = name.partition(".")[0] if key.startswith(level) else ""
-            if module not in CLASSIFIERS or key in read or reason_of(name):
+            if module not in CLASSIFIERS or key in read or OUTSIDE.fullmatch(name):
                 continue
             unknown = not read and module != "head" and not layout.knows(name)
             if unknown if inside else key not in taken:

@@ -16,7 +16,7 @@ from vitzoo.errors import CheckpointError, InvalidOption, short_repr
 from vitzoo.files.shard_index import weights_in
 from vitzoo.foreign.opened import at_hub, open_described
 from vitzoo.foreign.overrides import stated_by
-from vitzoo.foreign.sidecars import Sidecars, sidecars_beside
+from vitzoo.foreign.sidecars import Sidecars
 from vitzoo.report import LoadReport
 from vitzoo.schema.kinds import PARTS_OF_WEIGHTS
 from vitzoo.schema.preprocessing import Stated
@@ -179,15 +179,15 @@ def from_saved(path: Path, zoo: Registry) -> Request:
     Raises:
         CheckpointError: the file does not state its network, and no config beside it does.
     """
-    if sidecars_beside(path).config:
-        return _from_file(path, str(path), zoo)
-    return _saved(open_described(path), str(path), zoo)
+    checkpoint = open_described(path)
+    if checkpoint.config:
+        return _from_open(checkpoint, str(path), str(path), zoo)
+    if saved := read_saved(checkpoint, str(path)):
+        return _saved(checkpoint, saved, zoo)
+    raise CheckpointError().of(Nameless(checkpoint, str(path), zoo))
 
 
-def _saved(checkpoint: Checkpoint, where: str, zoo: Registry) -> Request:
-    saved = read_saved(checkpoint, where)
-    if saved is None:
-        raise CheckpointError().of(Nameless(checkpoint, where, zoo))
+def _saved(checkpoint: Checkpoint, saved: Saved, zoo: Registry) -> Request:
     spec, variant = read_network(saved.reader(zoo), zoo)
     labels, preprocessing = saved.labels, saved.preprocessing
     found = saved.add_to(checkpoint)
@@ -200,14 +200,14 @@ def from_folder(path: Path, zoo: Registry) -> Request:
     Raises:
         CheckpointError: the folder does not state the network of its weights.
     """
-    return _from_file(weights_in(path), f"{path}/", zoo)
+    file = weights_in(path)
+    return _from_open(open_described(file), str(file), f"{path}/", zoo)
 
 
-def _from_file(path: Path, place: str, zoo: Registry) -> Request:
+def _from_open(checkpoint: Checkpoint, file: str, place: str, zoo: Registry) -> Request:
     """Return the request of a file of `save`, or of one with configs beside it."""
-    checkpoint = open_described(path)
-    if read_saved(checkpoint):
-        return _saved(checkpoint, str(path), zoo)
+    if saved := read_saved(checkpoint, file):
+        return _saved(checkpoint, saved, zoo)
     keys = checkpoint.header.tensors
     request = _described(place, checkpoint.config, checkpoint.notes, zoo, keys)
     labels, preprocessing = checkpoint.labels, checkpoint.preprocessing
@@ -226,8 +226,8 @@ def from_hub(address: str, zoo: Registry) -> Request:
     sidecars, file = at_hub(address)
     if not sidecars.config and not file.is_index:
         checkpoint = open_hub_file(file)
-        if read_saved(checkpoint):
-            return _saved(checkpoint, address, zoo)
+        if saved := read_saved(checkpoint, address):
+            return _saved(checkpoint, saved, zoo)
     request = _described(address, sidecars.config, sidecars.notes, zoo)
     labels, preprocessing = sidecars.labels, sidecars.preprocessing
     return replace(request, on_hub=(sidecars, file), labels=labels, preprocessing=preprocessing)

@@ -57,6 +57,7 @@ class Registry:
     def __init__(self, local: Sequence[Path] = ()) -> None:
         self.host = PluginHost()
         self.aliases = self.host.aliases
+        self._parts: dict[tuple[str, str], Any] = {}  # that were imported
         self._unusable: dict[str, RegistryError] = {}  # variants of the user's files
         if local:
             self._read_local(local)
@@ -150,7 +151,9 @@ class Registry:
 
     def part(self, kind: str, name: str) -> Any:
         """Import and return the constructor of a part, or a checkpoint format."""
-        return self.host.part(*self.contribution(kind, name))
+        if (kind, name) not in self._parts:
+            self._parts[kind, name] = self.host.part(*self.contribution(kind, name))
+        return self._parts[kind, name]
 
     def contribution(self, kind: str, name: str) -> tuple[str, Contribution]:
         """Return the namespace and the entry of a part; its code is not imported."""
