@@ -289,29 +289,6 @@ def test_no_check_of_an_argument_is_an_assert():
     assert found == []
 
 
-HELP = """
-import json, sys
-import click
-from vitzoo.cli.commands import COMMANDS
-from vitzoo.cli.main import cli, main
-
-def helps(command, path):
-    main([*path, "--help"])
-    for name in command.list_commands(None) if isinstance(command, click.Group) else ():
-        helps(command.get_command(None, name), (*path, name))
-
-helps(cli, ())
-"""
-
-
-def test_help_is_the_same_without_docstrings(python):
-    """`python -OO` drops docstrings, which are the texts of the commands."""
-    usual, stripped = python(HELP), python(HELP, "-OO")
-    assert "A model zoo for Vision Transformers" in usual
-    assert usual.count("Usage: ") > 25
-    assert stripped == usual
-
-
 AT_EXIT = """
 import atexit, gc, sys
 atexit.register(lambda: print("frozen:", gc.get_freeze_count() > 0, file=sys.__stdout__))

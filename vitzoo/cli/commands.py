@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
-from contextlib import suppress
 from importlib import import_module
-from typing import cast
 
 import click
 
@@ -65,17 +62,4 @@ def own_command(name: str) -> click.Command:
     command: click.Command = getattr(module, f"{name}_command")
     for one in (command, *getattr(command, "commands", {}).values()):
         one.context_class = Context
-        restore_help(one)
     return command
-
-
-def restore_help(command: click.Command) -> None:
-    """Read the help of a command from its source, because `python -OO` drops docstrings."""
-    if sys.flags.optimize < 2 or command.help or command.callback is None:
-        return
-    import ast
-    import inspect
-
-    with suppress(OSError):  # there is no source, only bytecode
-        function = ast.parse(inspect.getsource(command.callback)).body[0]
-        command.help = ast.get_docstring(cast(ast.FunctionDef, function))

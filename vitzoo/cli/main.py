@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 import vitzoo
-from vitzoo.cli.commands import COMMANDS, own_command, own_commands, restore_help
+from vitzoo.cli.commands import COMMANDS, own_command, own_commands
 from vitzoo.cli.environment import (
     Stream,
     diverted,
@@ -195,7 +195,6 @@ def _run(args: Sequence[str] | None) -> int:
             from vitzoo.cli.completion import complete
 
             return complete(cli, COMPLETE, instruction)
-        restore_help(cli)
         code = cli.main(
             args,
             prog_name="vitzoo",

@@ -380,6 +380,8 @@ def without_published_classifier(
 
 def chosen_over(trained: Spec, wanted: Spec) -> tuple[str, ...]:
     """Return the user's settings that differ from the weights' and that no tensor shows."""
+    if trained == wanted:
+        return ()
     old, new = trained.to_data(), wanted.to_data()
     found = differences(trained, wanted)
     block = found.pop("block", {})
