@@ -69,3 +69,19 @@ def augreg(zoo):
             {"num_classes": classes, "default": weights == "in1k", "labels": labels},
         )
     return zoo(rows), models
+
+
+@pytest.fixture
+def weights(local_registry, randomise, tmp_path):
+    """Change the tensors of `local/net`, write them to a file and return its path."""
+    local_registry()
+
+    def write(change=None):
+        tensors = dict(randomise(vitzoo.create("local/net")).state_dict())
+        if change:
+            change(tensors)
+        path = tmp_path / "weights.safetensors"
+        safetensors.torch.save_file(tensors, path)
+        return path
+
+    return write
