@@ -7,14 +7,14 @@ import pytest
 
 TOOL = runpy.run_path(str(Path(__file__).with_name("measure.py")))
 MOST = {  # calls; changes of the file; times that one file is opened; classes
-    "vit_digits, pretrained": (254, 98, 0, 22),
-    "a file": (633, 160, 1, 25),
-    "a saved file": (591, 174, 2, 23),
-    "a folder with timm's config": (925, 292, 1, 28),
-    "a folder of transformers": (812, 323, 1, 26),
+    "vit_digits, pretrained": (185, 80, 0, 21),
+    "a file": (378, 130, 1, 24),
+    "a saved file": (525, 156, 1, 22),
+    "a folder with timm's config": (649, 263, 1, 27),
+    "a folder of transformers": (672, 280, 1, 25),
 }
 
-INNER_IMPORTS, TYPE_CHECKING = 153, 41  # imports inside functions, files; of the core
+INNER_IMPORTS, TYPE_CHECKING = 141, 39  # imports inside functions, files; of the core
 
 
 @pytest.mark.slow

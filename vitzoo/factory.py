@@ -38,9 +38,8 @@ from vitzoo.report import LoadReport
 from vitzoo.schema.kinds import PARTS
 from vitzoo.schema.preprocessing import Stated, UnreadPreprocessing
 from vitzoo.schema.reader import describe
-from vitzoo.schema.rows import Variant
+from vitzoo.schema.rows import Variant, built_of_parts
 from vitzoo.schema.spec import Spec
-from vitzoo.schema.terms import CORE_BUILDER
 from vitzoo.text import px
 
 if TYPE_CHECKING:
@@ -289,7 +288,7 @@ def _network(
 def _built(
     spec: Spec, ready: Mapping[str, Any], variant: Variant | None, zoo: Registry
 ) -> nn.Module:
-    if variant is None or variant.builder == CORE_BUILDER:
+    if variant is None or built_of_parts(variant):
         return build(spec, ready, part=zoo.part)
     for field in fields(Spec):
         changed = getattr(spec, field.name) != getattr(variant.spec, field.name)

@@ -134,6 +134,6 @@ def test_a_pool_without_its_class_token(tmp_path):
 def test_the_gate_of_eva_has_its_own_ratio():
     """timm's `Eva` doubles the width itself, `VisionTransformer` does not."""
     config = {"architecture": "eva02_tiny_patch14_224", "model_args": {"mlp_ratio": 2.0}}
-    assert stated_by(config, registry(), timm_vit).spec().mlp_dim == 2 * 192
+    assert stated_by(config, registry(), timm_vit).spec.mlp_dim == 2 * 192
     config["architecture"] = GIANT
-    assert stated_by(config, registry(), timm_vit).spec().mlp_dim == 1536
+    assert stated_by(config, registry(), timm_vit).spec.mlp_dim == 1536

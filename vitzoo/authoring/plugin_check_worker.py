@@ -30,8 +30,7 @@ from vitzoo.plugin.host import PluginHost
 from vitzoo.plugin.info import OFF, PluginInfo
 from vitzoo.plugin.origin import Named, named
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.schema.rows import CheckpointFormat, Contribution, Variant
-from vitzoo.schema.terms import CORE_BUILDER
+from vitzoo.schema.rows import CheckpointFormat, Contribution, Variant, built_of_parts
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ def _use(zoo: Registry, info: PluginInfo, one: Named, row: Contribution | Varian
     if isinstance(row, Variant):
         from vitzoo.testing.checks.variants import VariantSubject, check_params
 
-        if row.builder == CORE_BUILDER or one.name in _one_of_each(zoo, info.namespace):
+        if built_of_parts(row) or one.name in _one_of_each(zoo, info.namespace):
             check_params(VariantSubject(one.name))
             return ""
         return "a smaller variant of the same builder was built"

@@ -34,9 +34,9 @@ from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.manifest import API, Manifest, read_manifest
 from vitzoo.schema.preprocessing import Preprocessing, UnreadPreprocessing
 from vitzoo.schema.reader import NAME, NAME_RULE
-from vitzoo.schema.rows import Variant, Weights
+from vitzoo.schema.rows import Variant, Weights, built_of_parts
 from vitzoo.schema.tables import network_table, plain
-from vitzoo.schema.terms import CORE_BUILDER, MAX_MANIFEST
+from vitzoo.schema.terms import MAX_MANIFEST
 from vitzoo.testing.checks.weights import problems_of
 
 
@@ -211,7 +211,7 @@ def _network(found: Measured, stated: Stated, target: Target, zoo: Registry) -> 
     if spec.variant:
         with suppress(UnknownName, PluginError):  # a local variant, or one of a module plugin
             base = zoo.base(spec.variant)
-    if target.package and base and base.builder != CORE_BUILDER:
+    if target.package and base and not built_of_parts(base):
         raise InvalidOption(
             f"the network {base.name} has a builder of its own; write its variant into "
             f"{target.file} first, then add the weights as VARIANT:WEIGHTS"

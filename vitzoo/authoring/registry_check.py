@@ -20,9 +20,9 @@ from vitzoo.plugin.package_files import data_file, package_folders
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.kinds import KIND_OF_FIELD, KINDS
 from vitzoo.schema.manifest import Manifest, read_manifest
-from vitzoo.schema.rows import Variant, Weights
+from vitzoo.schema.rows import Variant, Weights, built_of_parts
 from vitzoo.schema.spec import PartSpec
-from vitzoo.schema.terms import CORE_BUILDER, CORE_MANIFEST, MAX_MANIFEST, PINS
+from vitzoo.schema.terms import CORE_MANIFEST, MAX_MANIFEST, PINS
 
 HEADER_SLACK = 1024 * 1024  # bytes that the header of a safetensors file may take
 DTYPE_BYTES = (4, 2)
@@ -104,7 +104,7 @@ def problems_of(variant: Variant, file: Path | None = None) -> Iterator[str]:
     from vitzoo.testing.checks.weights import problems_of as entry_problems  # imports torch
 
     zoo = registry()
-    fields = () if variant.builder == CORE_BUILDER else KIND_OF_FIELD.items()  # see `_miscounted`
+    fields = () if built_of_parts(variant) else KIND_OF_FIELD.items()  # see `_miscounted`
     for field, kind in fields:
         part: PartSpec = getattr(variant.spec, field)
         if part.name not in zoo.parts[kind] and "/" not in part.name:
@@ -129,7 +129,7 @@ def _miscounted(variants: list[Variant]) -> Iterator[str]:
     from vitzoo.network.summary import cost
 
     for variant in variants:
-        if variant.builder != CORE_BUILDER:
+        if not built_of_parts(variant):
             continue
         try:
             with torch.device("meta"):

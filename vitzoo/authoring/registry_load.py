@@ -29,8 +29,7 @@ from vitzoo.foreign.opened import open_unregistered
 from vitzoo.loading.adapt import CLASSIFIERS
 from vitzoo.progress import progress
 from vitzoo.registry.registry import Registry
-from vitzoo.schema.rows import Weights
-from vitzoo.schema.terms import CORE_BUILDER
+from vitzoo.schema.rows import Weights, built_of_parts
 from vitzoo.store.hub_file import SLACK_PERCENT, HubFile
 from vitzoo.store.obtain import obtain
 
@@ -187,7 +186,7 @@ def _loaded(
             )
         model = create(place)
     else:
-        core = variant.builder == CORE_BUILDER
+        core = built_of_parts(variant)
         classes = _classes(skeleton_of(checkpoint, zoo)) if core else variant.spec.num_classes
         other = None if classes == variant.spec.num_classes else classes
         model = create(variant.name, weights=place, num_classes=other)

@@ -14,8 +14,8 @@ from vitzoo.errors import InvalidOption, UnknownName, VitzooError, short_repr
 from vitzoo.network.build import build
 from vitzoo.parts.block import Blocks
 from vitzoo.parts.heads import LinearHead, NoHead
+from vitzoo.schema.rows import built_of_parts
 from vitzoo.schema.spec import PartSpec, Spec
-from vitzoo.schema.terms import CORE_BUILDER
 from vitzoo.text import fold, listed
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _network(model: Any, spec: Spec, zoo: Registry) -> nn.Module:
     except UnknownName:
         variant = None
     with torch.random.fork_rng(devices=()), torch.device("meta"):
-        if variant is None or variant.builder == CORE_BUILDER:
+        if variant is None or built_of_parts(variant):
             return build(spec, opaque_parts(model, spec), part=zoo.part)
         network: nn.Module = zoo.host.network(variant, spec)
         return network

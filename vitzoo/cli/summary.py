@@ -18,7 +18,7 @@ from vitzoo.cli.options import (
 from vitzoo.cli.output import echo, megabytes, on_terminal, print_json, print_rows
 from vitzoo.opening import check
 from vitzoo.registry.registry import registry
-from vitzoo.schema.terms import CORE_BUILDER
+from vitzoo.schema.rows import built_of_parts
 
 IN_LATER_BLOCK = re.compile(r"blocks\.[1-9]\d*\.")
 
@@ -104,6 +104,6 @@ def _calling(network: Any) -> AbstractContextManager[None]:
     """Convert an error of the network that a plugin's builder has made into a PluginError."""
     zoo, spec = registry(), network.spec
     variant = zoo.variant(spec.variant) if spec.variant else None
-    if variant is None or variant.builder == CORE_BUILDER:
+    if variant is None or built_of_parts(variant):
         return nullcontext()
     return zoo.host.builder_of(variant).calling(type(network).forward, "the network")

@@ -17,9 +17,8 @@ from vitzoo.errors import CheckpointError, UnknownName
 from vitzoo.foreign.changes import changed, timm_spec
 from vitzoo.formats.config import merged
 from vitzoo.schema.kinds import KIND_OF_FIELD, PARTS_OF_WEIGHTS
-from vitzoo.schema.rows import Variant, Weights
+from vitzoo.schema.rows import Variant, Weights, built_of_parts
 from vitzoo.schema.spec import PartSpec, Spec
-from vitzoo.schema.terms import CORE_BUILDER
 
 if TYPE_CHECKING:
     from vitzoo.checkpoint.checkpoint import Checkpoint
@@ -169,6 +168,6 @@ def _in_timm(variant: Variant, default: Mapping[str, Any]) -> dict[str, Any]:
 
 def fixed(variant: Variant | None) -> frozenset[str]:
     """Return the fields of a spec that the variant's own builder cannot change."""
-    if variant is None or variant.builder == CORE_BUILDER:
+    if variant is None or built_of_parts(variant):
         return frozenset()
     return frozenset((*PARTS_OF_WEIGHTS, "block", "pre_norm")) - frozenset(variant.accepts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vitzoo.checkpoint.others import encoder_in
@@ -17,9 +17,8 @@ from vitzoo.formats.transformers import WITH_BIAS
 from vitzoo.plugin.info import CORE, install_command
 from vitzoo.registry.available import reader_of
 from vitzoo.registry.foreign_names import current, known_elsewhere
-from vitzoo.schema.rows import Variant
+from vitzoo.schema.rows import Variant, built_of_parts
 from vitzoo.schema.spec import Spec
-from vitzoo.schema.terms import CORE_BUILDER
 from vitzoo.text import escaped, listed
 
 if TYPE_CHECKING:
@@ -71,14 +70,15 @@ class Stated:
     others: list[str] = field(default_factory=list)
     shown: Callable[[Mapping[str, Tensor]], dict[str, Any]] | None = None
 
+    @cached_property
     def spec(self) -> Spec:
-        """Return the network.
+        """The network.
 
         Raises:
             CheckpointError: a value is not possible.
         """
         if self.variant:
-            own = self.variant.builder == CORE_BUILDER
+            own = built_of_parts(self.variant)
             spec = timm_spec(self.variant) if own else self.variant.spec
             return changed(spec, self.changes, where=WHERE)
         return changed(Spec(), self.whole() if self.whole else self.changes, where=WHERE)
@@ -86,9 +86,9 @@ class Stated:
     def settings(self) -> dict[str, Any]:
         """Return the settings that no tensor shows, as changes of a spec."""
         found = {key: self.changes[key] for key in SETTINGS if key in self.changes}
-        if self.variant is None or self.variant.builder != CORE_BUILDER:
+        if self.variant is None or not built_of_parts(self.variant):
             return found
-        data = self.spec().to_data()
+        data = self.spec.to_data()
         return {key: data[key] for key in ("block", "pool", "pre_norm")} | {
             key: found[key] for key in ("patch_embed", "pos_embed") if key in found
         }
@@ -109,8 +109,8 @@ class Stated:
         Raises:
             CheckpointError: the configs describe another network.
         """
-        spec = self.spec() if self.variant else changed(base, self.changes, where=WHERE)
-        if self.variant and self.variant.builder != CORE_BUILDER:
+        spec = self.spec if self.variant else changed(base, self.changes, where=WHERE)
+        if self.variant and not built_of_parts(self.variant):
             return base
         if self.unread and not base.embed_dim:  # the builder of a plugin states no sizes
             return base
@@ -231,14 +231,14 @@ def _of_timm(config: Config, zoo: Registry) -> Stated:
         note = f"architecture {shown} of config.json is not known; the settings are the model's"
         return Stated(changes, notes=(note, *notes))
     changes = merged(quick, timm_config.changes_of(config, timm_spec(found)))
-    fixed = found.builder != CORE_BUILDER and "pool" in changes
+    fixed = not built_of_parts(found) and "pool" in changes
     pool = timm_spec(found).pool.name
     expected = f"that of timm's {name}, which {found.name} wraps (here it is called {pool!r})"
     check_config(not fixed, "global_pool", expected, config.get("global_pool"))
     stated = Stated(changes, None, found, notes)
-    if found.builder != CORE_BUILDER:
+    if not built_of_parts(found):
         return stated
-    return replace(stated, shown=partial(timm_config.shown, config, stated.spec()))
+    return replace(stated, shown=partial(timm_config.shown, config, stated.spec))
 
 
 def _quick(config: Config) -> dict[str, Any]:

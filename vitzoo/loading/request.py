@@ -257,7 +257,7 @@ def _described(
             f"{place} has no config that states the network of its weights{why}; if it is a Vision "
             f"Transformer, name the variant: create('vit_b16', weights={place!r})"
         )
-    return Request(stated.spec(), variant=stated.variant, address=place)
+    return Request(stated.spec, variant=stated.variant, address=place)
 
 
 def _changes(spec: Spec, variant: Variant | None, stated: Mapping[str, Any]) -> dict[str, Any]:

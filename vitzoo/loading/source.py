@@ -34,9 +34,8 @@ from vitzoo.plugin.info import CORE
 from vitzoo.registry.choice import choose
 from vitzoo.schema.addresses import parts_of_name
 from vitzoo.schema.kinds import KIND_OF_FIELD, PARTS_OF_WEIGHTS
-from vitzoo.schema.rows import Variant, Weights
+from vitzoo.schema.rows import Variant, Weights, built_of_parts
 from vitzoo.schema.spec import PartSpec, Spec
-from vitzoo.schema.terms import CORE_BUILDER
 
 if TYPE_CHECKING:
     from vitzoo.foreign.sidecars import Sidecars
@@ -232,7 +231,7 @@ class WeightsFile(WeightsSource):
         else:
             checkpoint = self.request.opened or open_unregistered(self.address, self.zoo)
         variant = self.request.variant
-        if checkpoint.format is None and variant and variant.builder != CORE_BUILDER:
+        if checkpoint.format is None and variant and not built_of_parts(variant):
             return of_own_builder(checkpoint, self.prefix)  # formats know only vitzoo's networks
         return identified(checkpoint, self.zoo, self.prefix)
 
@@ -298,7 +297,7 @@ class WeightsFile(WeightsSource):
         shapes = {layout.keymap.plain(k): t.shape for k, t in found.header.tensors.items()}
         config = with_class(found.config, shapes)
         stated = stated_by(config, self.zoo, layout) if config is not found.config else None
-        return stated.spec() if stated else base
+        return stated.spec if stated else base
 
     def _check(self, stated: Stated, base: Spec, source: str, changes: Mapping[str, Any]) -> Spec:
         return stated.check(base, source, changes)

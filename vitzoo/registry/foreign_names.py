@@ -14,8 +14,7 @@ from vitzoo.plugin.info import FIRST_PARTY, LOCAL
 from vitzoo.registry.available import available
 from vitzoo.registry.listing import HUB, KNOWN_AS, Listed, Names, names_elsewhere
 from vitzoo.schema.addresses import ADDRESS, repository
-from vitzoo.schema.rows import Variant, Weights
-from vitzoo.schema.terms import CORE_BUILDER
+from vitzoo.schema.rows import Variant, Weights, built_of_parts
 
 if TYPE_CHECKING:
     from vitzoo.registry.registry import Registry
@@ -46,7 +45,7 @@ def known_elsewhere(name: str, zoo: Registry) -> list[Match]:
                 weights = next((w for w in variant.weights if w.name == wanted), None)
                 found.append((library, variant, weights))
         if found:  # the names of files, and the networks of other builders, come last
-            return sorted(found, key=lambda m: (m[0] == HUB, m[1].builder != CORE_BUILDER))
+            return sorted(found, key=lambda m: (m[0] == HUB, not built_of_parts(m[1])))
     return []
 
 

@@ -50,10 +50,11 @@ from vitzoo.schema.rows import (
     Throughput,
     Variant,
     Weights,
+    built_of_parts,
     with_default,
 )
 from vitzoo.schema.spec import LIMITS, BlockSpec, Option, PartSpec, Spec
-from vitzoo.schema.terms import CORE_BUILDER, OUTPUT_ACTIVATIONS, RESULT_SETS
+from vitzoo.schema.terms import OUTPUT_ACTIVATIONS, RESULT_SETS
 from vitzoo.settings import expanded
 
 TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
@@ -298,7 +299,7 @@ def _check_variant(row: Variant, reader: Reader) -> None:
         if name not in fields:
             hint = did_you_mean(name, fields)
             raise reader.fail(f"accepts lists {name!r}, which is no field of a spec{hint}")
-    if row.builder == CORE_BUILDER:
+    if built_of_parts(row):
         for name in NUMBERS:
             if not getattr(row.spec, name):
                 raise reader.fail(f"{name} must be given, by itself or by a 'size'")

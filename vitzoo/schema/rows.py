@@ -402,3 +402,11 @@ def with_default(weights: Sequence[Weights]) -> tuple[Weights, ...]:
     if len(weights) == 1 and not weights[0].default:
         return (weights[0].with_values(default=True),)
     return tuple(weights)
+
+
+def built_of_parts(variant: Variant) -> bool:
+    """Return whether vitzoo builds the network of its parts, so that every field can change.
+
+    Any other variant has a builder of its own, which takes changes of the fields in `accepts`.
+    """
+    return variant.builder == CORE_BUILDER

@@ -14,9 +14,9 @@ from vitzoo.schema.rows import (
     Throughput,
     Variant,
     Weights,
+    built_of_parts,
 )
 from vitzoo.schema.spec import PartSpec, Spec
-from vitzoo.schema.terms import CORE_BUILDER
 
 STATED = ("pin", "format", "preprocessing")  # weights have defaults for these, manifests have not
 PAIRS = (
@@ -51,7 +51,7 @@ def network_table(spec: Spec, base: Variant | None = None) -> dict[str, Any]:
         return _spec_table(spec)
     old, new = (s.with_values(variant=None).to_data() for s in (base.spec, spec))
     former, block = old.pop("block"), new.pop("block")
-    if former.keys() - block.keys() and base.builder == CORE_BUILDER:
+    if former.keys() - block.keys() and built_of_parts(base):
         return _spec_table(spec)  # TOML has no None, which would remove an option
     changed = {key: value for key, value in new.items() if value != old.get(key)}
     options = {key: value for key, value in block.items() if value != former.get(key)}

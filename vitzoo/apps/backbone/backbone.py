@@ -29,8 +29,8 @@ from vitzoo.network.shortcut import HOOKS
 from vitzoo.network.wrappers import network_of
 from vitzoo.opening import is_model, resolve
 from vitzoo.registry.registry import registry
+from vitzoo.schema.rows import built_of_parts
 from vitzoo.schema.spec import Spec
-from vitzoo.schema.terms import CORE_BUILDER
 
 NORMS = ("torch.nn.utils.weight_norm", "torch.nn.utils.spectral_norm")  # whose hooks make weights
 POOLS = ("pool", "attn_pool")
@@ -121,7 +121,7 @@ def backbone(
 def _created(source: Any, out: Any, norm: bool, options: dict[str, Any]) -> nn.Module:
     """Return a new network without classifier; what no result depends on is not trained."""
     variant = resolve(source, registry(), options.get("weights")).variant
-    core = variant is None or variant.builder == CORE_BUILDER
+    core = variant is None or built_of_parts(variant)
     headless: dict[str, Any] = {"num_classes": 0, "head": "none"} if core else {"num_classes": 0}
     network = create(source, **headless, **options)
     indices = _indices(out, len(network.feature_info))

@@ -24,8 +24,8 @@ from vitzoo.formats.unsupported import DEFAULTS
 from vitzoo.registry.foreign_names import known_elsewhere
 from vitzoo.registry.registry import Registry, describe
 from vitzoo.schema.kinds import KIND_OF_FIELD
-from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.preprocessing import OF_TIMM, Preprocessing
+from vitzoo.schema.rows import built_of_parts
 from vitzoo.schema.spec import PartSpec, Spec
 
 PLAIN = "vit_base_patch16_224"  # timm's network for a spec without a name in timm
@@ -293,13 +293,13 @@ def _base(name: str, zoo: Registry) -> Spec | None:
     variant = next((v for _, v, _ in matches if any(k == "timm" for k, _ in v.known_as)), None)
     if variant is None:
         return None
-    return timm_spec(variant) if variant.builder == CORE_BUILDER else variant.spec
+    return timm_spec(variant) if built_of_parts(variant) else variant.spec
 
 
 def _read_back(config: Config, zoo: Registry) -> Spec | None:
     try:
         stated = stated_by(config, zoo)
-        return stated.spec() if stated and stated.variant else None
+        return stated.spec if stated and stated.variant else None
     except VitzooError:
         return None
 

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from vitzoo.errors import InvalidOption, StoreError, UnknownOption, did_you_mean
-from vitzoo.schema.rows import Variant
-from vitzoo.schema.terms import CORE_BUILDER
+from vitzoo.schema.rows import Variant, built_of_parts
 from vitzoo.text import listed
 
 MANIFEST = "_manifest.json"  # pyarrow and Spark ignore files that begin with _
@@ -43,7 +42,7 @@ def check_out(folder: Path) -> None:
 
 def check_outputs(names: Iterable[str], variant: Variant | None) -> None:
     """Raise UnknownOption for an output that a network of vitzoo's builder does not have."""
-    if variant is None or variant.builder != CORE_BUILDER:
+    if variant is None or not built_of_parts(variant):
         return
     known = outputs_of(variant.spec.depth)
     for name in names:

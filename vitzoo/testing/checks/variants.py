@@ -19,9 +19,8 @@ import vitzoo
 from vitzoo.errors import InvalidOption
 from vitzoo.factory import create
 from vitzoo.network.model import VisionTransformer
-from vitzoo.schema.manifest import CORE_BUILDER
 from vitzoo.schema.reader import Reader
-from vitzoo.schema.rows import Variant
+from vitzoo.schema.rows import Variant, built_of_parts
 from vitzoo.schema.spec import Spec
 from vitzoo.testing.checks.modules import DATA, USED, require_no_memory
 from vitzoo.testing.subject import Tested, draw, fill, flat
@@ -67,14 +66,14 @@ class VariantSubject(Tested):
     def small(self) -> dict[str, Any]:
         """Return the spec of a small copy, with the changes that the variant's builder accepts."""
         row, multiple = self.row, (1, 1)
-        if row.builder == CORE_BUILDER:
+        if built_of_parts(row):
             part: Any = create(row.name, device="meta").patch_embed
             multiple = getattr(part, "grid_multiple", multiple)
         sides = zip((2, 3), multiple, row.spec.patch_size, strict=True)
         changes = SMALL | {"image_size": [-(-n // step) * step * px for n, step, px in sides]}
         if not row.spec.num_classes:
             changes |= {"num_classes": 0}
-        if row.builder != CORE_BUILDER:
+        if not built_of_parts(row):
             changes = {key: value for key, value in changes.items() if key in row.accepts}
         return {"variant": self.name, **changes, **self.network}
 
@@ -88,7 +87,7 @@ def one_of_each(namespace: str) -> list[str]:
     smallest: dict[str, Variant] = {}
     for row in vitzoo.variants(namespace=namespace):
         own = (row.builder, row.accepts, row.paper)
-        kind = repr(replace(row.spec, **SIZES) if row.builder == CORE_BUILDER else own)
+        kind = repr(replace(row.spec, **SIZES) if built_of_parts(row) else own)
         if kind not in smallest or row.params < smallest[kind].params:
             smallest[kind] = row
     return [row.name for row in smallest.values()]
