@@ -51,11 +51,12 @@ class Generated(NamedTuple):
 @cache
 def generated(namespace: str) -> Generated | None:
     """Return what was generated for a namespace, None for the plugin of someone else."""
-    if namespace != CORE and namespace not in FIRST_PARTY:
-        return None
+    file = FOLDER / f"{namespace}.json"
+    if (namespace != CORE and namespace not in FIRST_PARTY) or not file.is_file():
+        return None  # a new namespace has no file until it is generated
     import json
 
-    table = json.loads(FOLDER.joinpath(f"{namespace}.json").read_bytes())
+    table = json.loads(file.read_bytes())
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in table["variants"]]
     listing = Listing(rows, table["parts"], table["formats"])
     return Generated(table["manifest"], listing, tuple(table["types"]))
