@@ -6,6 +6,7 @@ Every config is read again as `create` reads it, and must then describe the same
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from inspect import signature
 from itertools import chain, product
@@ -297,11 +298,10 @@ def _base(name: str, zoo: Registry) -> Spec | None:
 
 
 def _read_back(config: Config, zoo: Registry) -> Spec | None:
-    try:
+    with suppress(VitzooError):
         stated = stated_by(config, zoo)
         return stated.spec if stated and stated.variant else None
-    except VitzooError:
-        return None
+    return None
 
 
 def _values(table: ConfigTable, spec: Spec, base: Spec | None, zoo: Registry) -> dict[str, Any]:
