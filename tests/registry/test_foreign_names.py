@@ -25,6 +25,7 @@ from vitzoo.registry.foreign_names import (
     plugin_call,
 )
 from vitzoo.registry.listing import names_elsewhere
+from vitzoo.schema.rows import built_of_parts
 
 ROOT = Path(__file__).parents[2]
 PAGE = runpy.run_path(str(ROOT / "tests" / "parity_table.py"), run_name="parity_table")
@@ -204,7 +205,7 @@ def test_a_name_of_timm_behind_its_namespace_is_no_repository():
 
 def test_the_networks_of_vitzoo_come_before_wrappers():
     matches = known_elsewhere("eva_giant_patch14_224", registry())
-    own = [variant.builder == foreign_names.CORE_BUILDER for _, variant, _ in matches]
+    own = [built_of_parts(variant) for _, variant, _ in matches]
     assert own == sorted(own, reverse=True)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vitzoo import settings
 from vitzoo.errors import PluginError, RegistryError, UnknownName
+from vitzoo.files.names import on_hub
 from vitzoo.keywords import check_each, check_types
 from vitzoo.plugin.host import LOCK, Parts, PluginHost, full_name
 from vitzoo.plugin.info import CORE, LOCAL, PluginInfo, place
@@ -57,7 +58,7 @@ class Registry:
     def __init__(self, local: Sequence[Path] = ()) -> None:
         self.host = PluginHost()
         self.aliases = self.host.aliases
-        self._parts: dict[tuple[str, str], Any] = {}  # that were imported
+        self._formats: dict[str, Any] = {}  # that were imported
         self._unusable: dict[str, RegistryError] = {}  # variants of the user's files
         if local:
             self._read_local(local)
@@ -151,9 +152,11 @@ class Registry:
 
     def part(self, kind: str, name: str) -> Any:
         """Import and return the constructor of a part, or a checkpoint format."""
-        if (kind, name) not in self._parts:
-            self._parts[kind, name] = self.host.part(*self.contribution(kind, name))
-        return self._parts[kind, name]
+        if kind != "checkpoint format":
+            return self.host.part(*self.contribution(kind, name))
+        if name not in self._formats:  # loading a file asks for each of them several times
+            self._formats[name] = self.host.part(*self.contribution(kind, name))
+        return self._formats[name]
 
     def contribution(self, kind: str, name: str) -> tuple[str, Contribution]:
         """Return the namespace and the entry of a part; its code is not imported."""
@@ -209,8 +212,17 @@ class Registry:
             self.host.load(namespace)
 
     def _unknown(self, what: str, name: str) -> UnknownName:
-        """Return the error about a name without an entry; raise PluginError if it is disabled."""
+        """Return the error about a name without an entry.
+
+        Raises:
+            PluginError: the name is disabled.
+            InvalidOption: it is a malformed address.
+        """
         namespace, slash, _ = name.partition("/")
+        if what == "variant" and on_hub(name):
+            from vitzoo.schema.addresses import one_form
+
+            one_form(name)  # raises if the address is malformed
         here = not slash or namespace in self.host.infos
         if here and self.host.switches.hides(name):
             raise PluginError(_switched_off(name))
