@@ -7,14 +7,14 @@ import pytest
 
 TOOL = runpy.run_path(str(Path(__file__).with_name("measure.py")))
 MOST = {  # calls; changes of the file; times that one file is opened; classes
-    "vit_digits, pretrained": (221, 92, 0, 22),
-    "a file": (414, 142, 1, 25),
-    "a saved file": (561, 168, 1, 23),
-    "a folder with timm's config": (685, 275, 1, 28),
-    "a folder of transformers": (714, 294, 1, 26),
+    "vit_digits, pretrained": (160, 96, 0, 22),
+    "a file": (255, 138, 1, 24),
+    "a saved file": (302, 143, 1, 22),
+    "a folder with timm's config": (413, 218, 1, 28),
+    "a folder of transformers": (452, 258, 1, 26),
 }
 
-INNER_IMPORTS, TYPE_CHECKING = 142, 39  # imports inside functions, files; of the core
+INNER_IMPORTS, TYPE_CHECKING = 140, 27  # imports inside functions, files; of the core
 
 
 @pytest.mark.slow

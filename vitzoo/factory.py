@@ -16,22 +16,24 @@ from torch import Tensor, nn
 from torch.utils._device import DeviceContext
 
 from vitzoo.checkpoint.checkpoint import Checkpoint
-from vitzoo.checkpoint.saved import check_plugins
 from vitzoo.errors import InvalidOption, MissingDependency, short_repr
 from vitzoo.keywords import check_keywords
-from vitzoo.loading.adapt import Adaptation
+from vitzoo.loading.adapter import Adapter, check_base, with_adapter
+from vitzoo.loading.differences import HEAD_FIELDS, changed, joined
 from vitzoo.loading.load import load
-from vitzoo.loading.request import HEAD_FIELDS, Adapter, Request, changed, with_adapter
-from vitzoo.loading.source import chosen_over, without_published_classifier
+from vitzoo.loading.plan import Plan, check_remote
+from vitzoo.loading.statement import Statement
+from vitzoo.loading.weights import with_weights
 from vitzoo.log import log
 from vitzoo.network.activation import usual_activation
 from vitzoo.network.build import build, make_dynamic
 from vitzoo.network.calls import checked_parts
 from vitzoo.network.model import VisionTransformer
 from vitzoo.network.wrappers import network_of
-from vitzoo.opening import UNTRAINED, behind, is_model, resolve, weights_source
+from vitzoo.opening import is_model, stated
 from vitzoo.parts.init import WithoutData
 from vitzoo.parts.protocols import Blaming
+from vitzoo.registry.choice import UNTRAINED, NotGiven
 from vitzoo.registry.label_sets import known_labels
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.report import LoadReport
@@ -157,9 +159,11 @@ def create(
     torch.Size([2, 10])
     """
     check_place(dtype, device)
+    # The two steps around the way of a network, of which the way knows nothing, begin here.
     text_arguments = class_embeddings, labels, logit_scale, logit_bias
     texts = _text_head(text_arguments, num_classes=num_classes, head=head)
     num_classes = None if texts else num_classes  # that of the network with the embedding
+    lora = _opened(adapter)
     call, ready = _call_changes(
         num_classes=num_classes,
         in_chans=in_chans,
@@ -172,58 +176,54 @@ def create(
         drop_path=drop_path,
         dropout=dropout,
     )
+    # What is stated, without a tensor. Files of this machine are opened, no file is downloaded.
     zoo = registry()
-    request = with_adapter(resolve(name, zoo, weights), _opened(adapter), zoo)
-    request = replace(request, texts=texts)
-    wanted = changed(request.spec, request.changes, call)
-    source = behind(weights_source(request, weights, pretrained, zoo, mmap=mmap), prefix)
+    statement = stated(name, zoo, weights)
+    if lora:
+        statement = with_adapter(statement, lora)
+    wanted = changed(statement.spec, statement.changes, call)
+    below, trained = _below(lora, statement, weights, pretrained)
+    statement = with_weights(statement, below, trained, mmap=mmap, prefix=prefix)
+    if lora:
+        check_base(statement, lora)
     with Blaming(checked_parts(wanted)):
-        if source is None or source.remote:  # a wrong argument raises here, before any download
-            place = "meta" if source else device
-            model = _network(wanted, ready, request, zoo, dynamic, place)
-        if source is None:
+        new = partial(_network, ready=ready, statement=statement, dynamic=dynamic)
+        steps = [step for step in (lora, texts) if step]
+        if statement.opening is None:
+            model = new(wanted, steps, device)
             report = LoadReport("random initialisation", reinitialised=tuple(model.state_dict()))
             model.to(device=device, dtype=dtype)
-            stated, notes = _preprocessing(None, request, wanted, call)
+            preprocessing, notes = _preprocessing(None, statement, wanted, call)
             report = replace(report, assumed=(*report.assumed, *notes))
-            return _finish(model, wanted, report, request, stated)
-
-        changes = _merged(request.changes, call)
-        trained = source.trained(changes)
-        wanted = changed(trained, request.changes, call)
-        if texts is None:
-            wanted = without_published_classifier(wanted, source, changes)
-        model = _network(wanted, ready, request, zoo, dynamic, "meta")
-        opened = source.opened()  # fetches the file, after all checks
-        checkpoint = replace(request.described(opened), mapped=mmap)
-        preprocessing, note = _preprocessing(checkpoint, request, wanted, call)
-        adaptation = Adaptation.between(
-            trained,
-            wanted,
-            asked=request.head_fields | (HEAD_FIELDS & call.keys()),
-            resampling=source.resampling(trained, wanted, changes),
-        )
-        dtype = dtype or (None if source.keeps_dtype else torch.get_default_dtype())
-        assumed = (*source.assumed(changes, wanted), *chosen_over(trained, wanted), *note)
+            return _finish(model, wanted, report, preprocessing, texts)
+        # A wrong argument raises here, before any download: of a file on the Hub without entry,
+        # the plan needs the header.
+        if statement.remote:
+            new(wanted, steps, "meta")
+            check_remote(statement, joined(statement.changes, call))
+        asked = HEAD_FIELDS if lora else frozenset[str]()
+        plan = Plan.of(statement, call, asked=asked, replaced=texts is not None)
+        model = new(plan.wanted, steps, "meta")
+        # The file of registered weights is fetched now, after all checks.
+        checkpoint = replace(statement.checkpoint, mapped=mmap)
+        checkpoint = lora.described(checkpoint) if lora else checkpoint
+        preprocessing, notes = _preprocessing(checkpoint, statement, plan.wanted, call)
+        if dtype is None and not _keeps_dtype(statement):
+            dtype = torch.get_default_dtype()
         elsewhere = torch.get_default_device().type != "cpu"
         with DeviceContext("cpu") if elsewhere else nullcontext():  # a file's tensors are there
             report = load(
-                model,
-                checkpoint,
-                adaptation,
-                zoo,
-                dtype=dtype,
-                assumed=assumed,
-                check_finite=check_finite,
+                model, checkpoint, plan, zoo, dtype=dtype, notes=notes, check_finite=check_finite
             )
-            report = request.merged(model, report, check_finite=check_finite)
+            if lora:
+                report = lora.merge(model, report, check_finite=check_finite)
         result: Any = _moved(model, device)
     given = {key: value for key, value in call.items() if key not in ready}
     again = {"pretrained": pretrained, "weights": weights, "dtype": dtype, **given}
     again |= {"mmap": mmap, "prefix": prefix}
     again |= texts.arguments if texts else {}
     result.create_again = partial(create, deepcopy(name), **deepcopy(again))  # for `lora`
-    return _finish(result, wanted, report, request, preprocessing, checkpoint)
+    return _finish(result, plan.wanted, report, preprocessing, texts, checkpoint)
 
 
 def _opened(folder: object) -> Adapter | None:
@@ -239,6 +239,16 @@ def _opened(folder: object) -> Adapter | None:
         ) from error
     adapter: Adapter = app.open_adapter(folder)
     return adapter
+
+
+def _below(
+    lora: Adapter | None, statement: Statement, weights: Any, pretrained: Any
+) -> tuple[Any, Any]:
+    """Return `weights` and `pretrained`, by default of the weights that an adapter is for."""
+    given = weights is not None or statement.row is not None or bool(statement.place)
+    if lora is None or given or not isinstance(pretrained, bool | NotGiven):
+        return weights, pretrained
+    return lora.weights_of(statement.variant), True
 
 
 def _text_head(arguments: tuple[Any, ...], *, num_classes: Any, head: Any) -> TextHead | None:
@@ -258,28 +268,24 @@ def _call_changes(**arguments: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     return given | opaque, ready
 
 
-def _merged(changes: Mapping[str, Any], call: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the changes of the spec and of the call; `block` has the options of both."""
-    block = {**changes.get("block", {}), **call.get("block", {})}
-    return {**changes, **call} | ({"block": block} if block else {})
-
-
 def _network(
     spec: Spec,
-    ready: Mapping[str, Any],
-    request: Request,
-    zoo: Registry,
-    dynamic: bool,
+    steps: Sequence[Adapter | TextHead],
     device: torch.device | str | None,
+    *,
+    ready: Mapping[str, Any],
+    statement: Statement,
+    dynamic: bool,
 ) -> nn.Module:
-    check_plugins(request.saved, spec, zoo)
+    """Build a network, with the checks of the steps around."""
+    zoo = statement.zoo
+    if statement.saved:
+        statement.about.check_installed(spec.namespaces, zoo)
     place = torch.device(device or torch.get_default_device())
     with WithoutData() if place.type == "meta" else place:
-        model = _built(spec, ready, request.variant, zoo)
-        if request.adapter:
-            request.adapter.check(model)
-        if request.texts:
-            request.texts.check(model)
+        model = _built(spec, ready, statement.variant, zoo)
+        for step in steps:
+            step.check(model)
         if dynamic:
             make_dynamic(model)
     return model
@@ -302,23 +308,28 @@ def _built(
 
 
 def _preprocessing(
-    checkpoint: Checkpoint | None, request: Request, spec: Spec, call: Mapping[str, Any]
+    checkpoint: Checkpoint | None, statement: Statement, spec: Spec, call: Mapping[str, Any]
 ) -> tuple[Stated | None, tuple[str, ...]]:
     """Return the preprocessing of the weights, or else that of the variant, and notes on it."""
-    stated = checkpoint.preprocessing if checkpoint else None
-    found = stated or request.preprocessing_of(spec)
+    own = checkpoint.stated.preprocessing if checkpoint else None
+    found = own or statement.preprocessing_of(spec)
     if isinstance(found, UnreadPreprocessing):  # a file beside the weights is noted with the others
         noted = checkpoint is not None and found.note in checkpoint.notes
         return found, () if noted else (found.note,)
     if found is None:
         return None, ()
     notes: tuple[str, ...] = ()
-    if checkpoint and not stated:
+    if checkpoint and not own:
         notes = (f"preprocessing = that of {spec.variant}: {found.summary}",)
-    chosen = "image_size" in call or "image_size" in request.changes
+    chosen = "image_size" in call or "image_size" in statement.changes
     if chosen or found.image_size in (None, spec.image_size):
         return found.fitted(spec.image_size), notes
     return found, (*notes, OTHER_SIZE.format(px(found.image_size), px(spec.image_size)))
+
+
+def _keeps_dtype(statement: Statement) -> bool:
+    """Return whether tensors keep their stored types: a file of `save` names its network."""
+    return statement.saved and statement.about.trunk is None
 
 
 def _moved(model: nn.Module, device: torch.device | str | None) -> nn.Module:
@@ -331,8 +342,8 @@ def _finish(
     model: nn.Module,
     spec: Spec,
     report: LoadReport,
-    request: Request,
     preprocessing: Stated | None,
+    texts: TextHead | None,
     checkpoint: Checkpoint | None = None,
 ) -> VisionTransformer:
     """Attach spec, report, classes and preprocessing to a model, and log its origin."""
@@ -341,21 +352,21 @@ def _finish(
         spec = model.spec  # a ready head has its own number of classes
     labels, activation = tuple[str, ...](), ""
     if checkpoint and not report.reinitialised:
-        activation = checkpoint.output_activation
+        activation = checkpoint.stated.output_activation
         label_set = checkpoint.row.label_set if checkpoint.row else ""
-        labels = known_labels(label_set, checkpoint.labels)
+        labels = known_labels(label_set, checkpoint.stated.labels)
     result.spec = spec
     result.load_report = report
     fits = len(labels) == spec.num_classes
-    if labels and not fits and spec.num_classes and checkpoint and checkpoint.config:
+    if labels and not fits and spec.num_classes and checkpoint and checkpoint.stated.config:
         note = f"labels: {len(labels)} names for {spec.num_classes} classes are not used"
         report = replace(report, assumed=(*report.assumed, note))
         result.load_report = report
     result.labels = labels if fits else ()
     result.output_activation = activation or usual_activation(result)
     result.preprocessing = preprocessing
-    if request.texts:
-        request.texts.put_into(result)
+    if texts:
+        texts.put_into(result)
     log.info("created %s from %s", spec.variant or "a custom spec", report)
     return result
 

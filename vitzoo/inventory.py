@@ -31,7 +31,7 @@ from vitzoo.foreign.hub import (
     take_cached_at,
 )
 from vitzoo.keywords import check_types
-from vitzoo.opening import Registered, locate
+from vitzoo.opening import File, Folder, Named, OnHub, locate
 from vitzoo.progress import Note, Show, bar
 from vitzoo.registry.choice import choose
 from vitzoo.registry.registry import Registry, registry
@@ -186,7 +186,7 @@ def _fetched(files: Sequence[HubFile], note: Note | None) -> HubFile:
 def _at_hub(address: str) -> list[HubFile]:
     """Return the weights file at an address; before an index, the files that it needs."""
     sidecars, file = sidecars_at(address)
-    shards = shards_of(file, sidecars.config, registry()) if file.is_index else []
+    shards = shards_of(file, sidecars, registry()) if file.is_index else []
     return [*shards, file]
 
 
@@ -208,8 +208,8 @@ def verify(name_or_path: str | os.PathLike[str] | None = None) -> list[Verificat
         here = [row for file, row in every if row.state != "missing" or file.entry.bundled]
         return here + _strangers({row.sha256 for row in here}, zoo, pins)
     found = locate(name_or_path, zoo=zoo)
-    if isinstance(found, Path):
-        return _verify_path(found, zoo, pins)
+    if isinstance(found, File | Folder):
+        return _verify_path(found.path, zoo, pins)
     return [_verify(file, pins) for file in _files_of(_located(name_or_path), zoo, pins)]
 
 
@@ -282,7 +282,7 @@ def remove(name: str, weights: str | None = None) -> int:
     """
     home = settings.home()
     found = _located(name, weights)
-    if isinstance(found, Registered) and (weights or not found.variant.weights):
+    if isinstance(found, Named) and (weights or not found.variant.weights):
         found = replace(found, row=choose(found.variant, weights, registry()))
     pins = _pins()
     files = _files_of(found, registry(), pins)
@@ -290,10 +290,10 @@ def remove(name: str, weights: str | None = None) -> int:
     return sum(Store(home).remove(sha256) for sha256 in hashes if sha256) if home else 0
 
 
-def _located(name: object, weights: str | None = None) -> Registered | str:
+def _located(name: object, weights: str | None = None) -> Named | OnHub:
     """Return the variant or the address that the arguments of `fetch` name."""
     found = locate(name, weights)
-    if isinstance(found, Registered | str):
+    if isinstance(found, Named | OnHub):
         return found
     raise UnknownName(
         f"{name} is no name of weights, expected a variant, VARIANT:WEIGHTS or "
@@ -304,15 +304,16 @@ def _located(name: object, weights: str | None = None) -> Registered | str:
 def _named(name: str, weights: str | None, zoo: Registry) -> HubFile | None:
     """Return the file that the arguments of `fetch` name, None for an address."""
     found = _located(name, weights)
-    if isinstance(found, str):
+    if isinstance(found, OnHub):
         return None
     return HubFile.of(found.variant, found.row or choose(found.variant, weights, zoo), zoo)
 
 
-def _files_of(found: Registered | str, zoo: Registry, pins: Pins) -> list[HubFile]:
+def _files_of(found: Named | OnHub, zoo: Registry, pins: Pins) -> list[HubFile]:
     """Return the files at an address, the named file of a variant, or all of its files."""
-    if isinstance(found, str):
-        return [HubFile.at(address) for address in _locked_at(found, pins()) or [found]]
+    if isinstance(found, OnHub):
+        names = _locked_at(found.address, pins()) or [found.address]
+        return [HubFile.at(address) for address in names]
     rows = (found.row,) if found.row else found.variant.weights
     return [HubFile.of(found.variant, row, zoo) for row in rows]
 

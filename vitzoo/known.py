@@ -4,70 +4,53 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from vitzoo.checkpoint.description import Description
 from vitzoo.errors import UnknownName
-from vitzoo.foreign.overrides import of_entry
 from vitzoo.keywords import check_keywords
+from vitzoo.loading.plan import Plan
+from vitzoo.loading.statement import Statement
 from vitzoo.network.wrappers import network_of
-from vitzoo.opening import Registered, is_model, locate, resolve
+from vitzoo.opening import Named, Reference, is_model, locate
 from vitzoo.registry.label_sets import SETS, check_label_set, class_names, known_labels
 from vitzoo.registry.registry import registry
-from vitzoo.schema.preprocessing import Stated
 from vitzoo.schema.spec import Spec
 
 if TYPE_CHECKING:
     from vitzoo.images.transform import Transform
 
 
-@dataclass(frozen=True)
-class Known:
-    """What is known about a network.
-
-    Args:
-        spec: the network.
-        preprocessing: of its images, None if it is not known.
-        labels: class names in the order of the logits, empty if they are not known.
-        dynamic: whether the model takes images of several sizes.
-    """
-
-    spec: Spec
-    preprocessing: Stated | None = None
-    labels: tuple[str, ...] = ()
-    dynamic: bool = False
-
-
-def known(name_or_model: object) -> Known:
-    """Return what is known about a network without its tensors.
+def known(name_or_model: object) -> Statement:
+    """Return what is stated about a network without its tensors.
 
     For a variant without a name of weights, preprocessing and labels are those of its default
-    weights.
+    weights; for a name of weights, the network is the one that `create` gives.
 
     Raises:
-        VitzooError: as `resolve`, or vitzoo did not create the model.
+        VitzooError: as `locate`, the network is not stated, or vitzoo did not create the model.
     """
     found, zoo = locate(name_or_model), registry()
-    if is_model(found):
+    if not isinstance(found, Reference):
         from vitzoo.images.transform import check_preprocessing
 
         model = network_of(found)
         preprocessing = check_preprocessing(getattr(model, "preprocessing", None))
-        labels, dynamic = tuple(getattr(model, "labels", ())), getattr(model, "dynamic", False)
-        return Known(model.spec, preprocessing, labels, dynamic is True)
-    request = resolve(name_or_model, zoo)
-    spec, labels, row, variant = request.spec, request.labels, request.row, request.variant
-    preprocessing = request.preprocessing_of(spec)
+        about = Description(labels=tuple(getattr(model, "labels", ())), preprocessing=preprocessing)
+        return Statement(model.spec, zoo, about=about)
+    stated = found.statement(zoo)
+    spec, row = stated.spec, stated.row
+    preprocessing, labels = stated.preprocessing_of(spec), stated.labels
     if row:
-        spec, preprocessing = of_entry(row, zoo).apply(spec, zoo, variant), row.preprocessing
-    elif variant and not (request.saved or request.address):
-        row = variant.default_weights
-    if row:
+        spec, preprocessing = Plan.of(stated, {}, replaced=True).trained, row.preprocessing
+    elif stated.variant and not stated.place and (row := stated.variant.default_weights):
         labels = known_labels(row.label_set, row.labels)
-    fit = isinstance(found, Registered) or len(labels) == spec.num_classes
-    return Known(spec, preprocessing, labels if fit else ())
+    fit = isinstance(found, Named) or len(labels) == spec.num_classes
+    about = replace(stated.about, labels=labels if fit else (), preprocessing=preprocessing)
+    return replace(stated, spec=spec, row=None, about=about)
 
 
 @check_keywords()
@@ -129,10 +112,11 @@ def transform(
     changes = {key: value for key, value in asked.items() if value is not None}
     from vitzoo.images.transform import make_transform, warn_of_default  # with Pillow
 
-    found = known(name_or_model)
-    if found.preprocessing is None and not {"mean", "std"} <= changes.keys():
-        warn_of_default(found.spec)
-    return make_transform(found.spec, found.preprocessing, changes, dynamic=found.dynamic)
+    spec, stated = (found := known(name_or_model)).spec, found.about.preprocessing
+    if stated is None and not {"mean", "std"} <= changes.keys():
+        warn_of_default(spec)
+    dynamic = is_model(name_or_model) and getattr(network_of(name_or_model), "dynamic", False)
+    return make_transform(spec, stated, changes, dynamic=dynamic is True)
 
 
 def labels(

@@ -1,8 +1,9 @@
 """Which network is meant: a model, a spec, an address on the Hub, a registered name or a path.
 
-`locate` reads what a user may write, `resolve` finds the network without its tensors, and
-`weights_source` opens its weights. docs/create.md#which-network describes the rules. Importing this
-module does not import torch, so that commands can refuse a wrong name early.
+`locate` returns a small class for each form that a user may write, a `Reference`. Its method
+`statement` reads what is stated about the network, without its tensors.
+docs/create.md#which-network describes the rules. Importing this module does not import torch, so
+that commands can refuse a wrong name early.
 """
 
 from __future__ import annotations
@@ -11,51 +12,33 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-from vitzoo.errors import CheckpointError, InvalidOption, UnknownName, WeightsUnavailable
+from vitzoo.errors import CheckpointError, InvalidOption, UnknownName
 from vitzoo.files.access import read_regular
-from vitzoo.files.names import INDEX, PATH, PATHS, SAFETENSORS, on_hub, valid_repo
+from vitzoo.files.names import INDEX, PATH, PATHS, on_hub
 from vitzoo.files.safetensors import PICKLE_INDEX
 from vitzoo.files.shard_index import weights_in
 from vitzoo.files.strict_json import strict_json
 from vitzoo.files.strict_toml import strict_toml
-from vitzoo.registry.choice import check_word, choose
+from vitzoo.registry.choice import checked, choose, is_path
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.addresses import is_repository, one_form, parts_of_name
-from vitzoo.schema.reader import NAME, describe
+from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.spec import Spec
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from vitzoo.loading.request import Request
-    from vitzoo.loading.source import WeightsSource
+    from vitzoo.loading.statement import Statement
 
 SPEC_FILES = (".toml", ".json")
 MAX_SPEC = 1024 * 1024  # bytes
 
 
-class NotGiven(int):
-    """The default of `pretrained`: False, but not the False of a user."""
-
-    def __repr__(self) -> str:
-        return "False"
-
-
-UNTRAINED: Any = NotGiven()
-
-
-class NotPretrained(NamedTuple):
-    """What was given as `pretrained`, and the variant of the call."""
-
-    value: object
-    variant: Variant | None
-
-
 @dataclass(frozen=True)
-class Registered:
+class Named:
     """A registered network.
 
     Args:
@@ -68,11 +51,84 @@ class Registered:
     variant: Variant
     row: Weights | None = None
 
+    def statement(self, zoo: Registry) -> Statement:
+        """Return what the registry states about the network."""
+        from vitzoo.loading.statement import Statement
+
+        return Statement(self.variant.spec, zoo, self.variant, self.row)
+
+
+@dataclass(frozen=True)
+class Described:
+    """A network that the user describes: a complete spec, or keys of one."""
+
+    data: Spec | Mapping[str, Any]
+
+    def statement(self, zoo: Registry) -> Statement:
+        """Return what the spec states; raise InvalidOption or UnknownName for a wrong value."""
+        from vitzoo.loading.statement import from_mapping
+
+        return from_mapping(self.data, "spec", zoo)
+
+
+@dataclass(frozen=True)
+class OnHub:
+    """An address on the Hub: `hf://owner/repo`, with or without `@revision` and `/file`."""
+
+    address: str
+
+    def statement(self, zoo: Registry) -> Statement:
+        """Return what the repository states; raise VitzooError if it states no network."""
+        from vitzoo.loading.statement import from_hub
+
+        return from_hub(self.address, zoo)
+
+
+@dataclass(frozen=True)
+class File:
+    """A path, at which there need not be a file."""
+
+    path: Path
+
+    def statement(self, zoo: Registry) -> Statement:
+        """Return what a spec, a file of `save`, or the configs beside a weights file state.
+
+        Raises:
+            VitzooError: the file is missing or damaged, or does not state its network.
+        """
+        from vitzoo.loading.statement import from_file, from_mapping
+
+        _check_there(self.path)
+        if _is_spec(self.path):
+            return from_mapping(_parse(self.path), str(self.path), zoo)
+        return from_file(self.path, zoo)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """The path of a folder."""
+
+    path: Path
+
+    def statement(self, zoo: Registry) -> Statement:
+        """Return what a file of `save`, or the configs, in the folder state.
+
+        Raises:
+            VitzooError: a file is missing or damaged, or does not state the network.
+        """
+        from vitzoo.loading.statement import from_folder
+
+        _check_there(self.path)
+        return from_folder(self.path, zoo)
+
+
+Reference = Named | Described | OnHub | File | Folder
+
 
 def locate(
     name: object, weights: object = None, zoo: Registry | None = None
-) -> nn.Module | Spec | Mapping[str, Any] | str | Registered | Path:
-    """Return what a user means: a model, a spec, an address (text), a variant or a path.
+) -> Reference | nn.Module:
+    """Return which network a user means; a model stays as it is.
 
     Args:
         name: what the user gave.
@@ -84,9 +140,9 @@ def locate(
         InvalidOption: it is none of these, or an address is malformed.
     """
     if isinstance(name, Spec | Mapping):
-        return name
+        return Described(name)
     if isinstance(name, os.PathLike):
-        return Path(name)
+        return _at(Path(name))
     if not isinstance(name, str):
         if is_model(name):
             return name
@@ -101,9 +157,9 @@ def locate(
             "names"
         )
     if on_hub(name):
-        return one_form(name)  # raises if it is malformed
+        return OnHub(one_form(name))  # raises if it is malformed
     found = _registered_or_path(name, zoo or registry())
-    if weights is not None and isinstance(found, Registered) and found.row:
+    if weights is not None and isinstance(found, Named) and found.row:
         raise InvalidOption(
             f"{name} names the weights {found.row.name!r}, got weights={describe(weights)}; name "
             "weights once"
@@ -111,20 +167,24 @@ def locate(
     return found
 
 
-def _registered_or_path(name: str, zoo: Registry) -> Registered | Path:
+def _registered_or_path(name: str, zoo: Registry) -> Named | File | Folder:
     """Return the registered network of a name, or else its path; no name looks like a path."""
     folder = name.endswith("/") and not is_repository(name)
     if folder or PATH.match(name) or name.endswith((*PATHS, *SPEC_FILES)):
-        return Path(name)
+        return _at(Path(name))
     try:
         return registered(name, zoo)
     except UnknownName:
         if os.path.exists(name):  # noqa: PTH110  # False for a name that is too long
-            return Path(name)
+            return _at(Path(name))
         raise
 
 
-def registered(name: str, zoo: Registry) -> Registered:
+def _at(path: Path) -> File | Folder:
+    return Folder(path) if os.path.isdir(path) else File(path)  # noqa: PTH112  # False if too long
+
+
+def registered(name: str, zoo: Registry) -> Named:
     """Return the variant of `name` or `name:weights`, and these weights.
 
     Raises:
@@ -133,9 +193,9 @@ def registered(name: str, zoo: Registry) -> Registered:
     """
     base, weights = parts_of_name(name)
     if weights is None or "://" in name or is_repository(name):
-        return Registered(name, zoo.variant(name))
+        return Named(name, zoo.variant(name))
     variant = zoo.variant(base)
-    return Registered(base, variant, choose(variant, weights, zoo))
+    return Named(base, variant, choose(variant, weights, zoo))
 
 
 def check(name: str, weights: str | None = None) -> Variant | None:
@@ -148,11 +208,11 @@ def check(name: str, weights: str | None = None) -> Variant | None:
         VitzooError: as `create` raises it later for the same arguments.
     """
     found = locate(name, weights)
-    if isinstance(found, Path):
-        _check_there(found)
-    variant = found.variant if isinstance(found, Registered) else None
+    if isinstance(found, File | Folder):
+        _check_there(found.path)
+    variant = found.variant if isinstance(found, Named) else None
     if weights and not on_hub(weights):
-        _checked(weights, variant, registry())
+        checked(weights, variant, registry())
         if is_path(weights, variant):
             _check_there(Path(weights))
         elif variant:
@@ -160,159 +220,23 @@ def check(name: str, weights: str | None = None) -> Variant | None:
     return variant
 
 
-def resolve(name: object, zoo: Registry, weights: object = None) -> Request:
-    """Return the request for a name, a spec, an address or a path; a model is refused.
+def stated(name: object, zoo: Registry, weights: object = None) -> Statement:
+    """Return what is stated about a network that is no model.
 
     Args:
         name, weights, zoo: as in `locate`.
 
     Raises:
+        InvalidOption: it is a model.
         VitzooError: as `locate`; or a file is missing or damaged, or does not state its network.
     """
-    from vitzoo.loading.request import Request, from_hub, from_mapping
-
     found = locate(name, weights, zoo)
-    if isinstance(found, Registered):
-        return Request(found.variant.spec, variant=found.variant, row=found.row)
-    if isinstance(found, Path):
-        return _of_path(found, zoo)
-    if isinstance(found, str):
-        return from_hub(found, zoo)
-    if isinstance(found, Spec | Mapping):
-        return from_mapping(found, "spec", zoo)
+    if isinstance(found, Reference):
+        return found.statement(zoo)
     raise InvalidOption(
         f"expected a registered name, a spec or a path, got {describe(found)}; pass model.spec for "
         "a new network of the same kind"
     )
-
-
-def behind(source: WeightsSource | None, prefix: object) -> WeightsSource | None:
-    """Return the source of the network whose keys have a prefix; with None it is unchanged.
-
-    Raises:
-        InvalidOption: the prefix is no text, or there is no file whose keys could have it.
-    """
-    if prefix is None:
-        return source
-    if not isinstance(prefix, str):
-        raise InvalidOption(
-            f"prefix must be text, such as 'model_ema.', or None, got {describe(prefix)}"
-        )
-    if source is None:
-        raise InvalidOption(
-            f"prefix is {prefix!r}, but this call loads no weights whose keys could have it; pass "
-            "weights=FILE, or leave prefix out"
-        )
-    return source.behind(prefix)
-
-
-def weights_source(
-    request: Request, weights: object, pretrained: Any, zoo: Registry, *, mmap: bool = False
-) -> WeightsSource | None:
-    """Return the source of the weights of a call, None for random initialisation.
-
-    Args:
-        request: of `resolve`.
-        weights, pretrained, mmap: as in `create`.
-        zoo: the registry.
-
-    Raises:
-        InvalidOption, WeightsUnavailable: there are no such weights, or values contradict.
-    """
-    from vitzoo.checkpoint.saved import read_saved
-    from vitzoo.loading.source import SavedClassifier, SavedModel, WeightsFile
-
-    if type(pretrained) is NotGiven:
-        pretrained = request.row is not None
-    for name, value in (("pretrained", pretrained), ("mmap", mmap)):
-        if not isinstance(value, bool):
-            error = InvalidOption(f"{name} must be True or False, got {describe(value)}")
-            raise error.of(NotPretrained(value, request.variant)) if name == "pretrained" else error
-    given = _checked(weights, request.variant, zoo)
-    saved = read_saved(request.saved) if request.saved else None
-    if request.saved and saved and saved.trunk:
-        return SavedClassifier(request.spec, request.saved, saved.trunk, given, zoo)
-    if request.saved or request.address:
-        if given is not None:
-            place = request.saved.source if request.saved else request.address
-            raise InvalidOption(f"{place} contains weights; leave weights= out")
-        if request.saved:
-            return SavedModel(request.spec, request.saved)
-        return WeightsFile(request, request.address, zoo, remote=on_hub(request.address))
-    if request.row and not pretrained:
-        raise InvalidOption(
-            f"the weights {request.row.name!r} are named, which pretrained=False (--untrained) "
-            "would not load; name the variant alone for random weights"
-        )
-    given = request.row.name if request.row else given
-    return _named_source(request, given, pretrained, zoo, mmap=mmap)
-
-
-def _checked(
-    weights: object, variant: Variant | None, zoo: Registry
-) -> str | os.PathLike[str] | None:
-    """Return the argument `weights`; raise an error for what is no name, path or address."""
-    if not (isinstance(weights, str) and os.path.lexists(weights)):
-        check_word(weights, variant, zoo)
-    if not isinstance(weights, str | os.PathLike | None):
-        raise InvalidOption(f"weights must be a name or a path, got {describe(weights)}")
-    return weights
-
-
-def _named_source(
-    request: Request,
-    weights: str | os.PathLike[str] | None,
-    pretrained: bool,
-    zoo: Registry,
-    *,
-    mmap: bool,
-) -> WeightsSource | None:
-    """Return the source of the weights for a registered name or a spec."""
-    from vitzoo.loading.source import RegisteredWeights, WeightsFile
-
-    if weights is None and request.adapter:
-        weights, pretrained = request.adapter.weights_of(request.variant), True
-    if weights is None and not pretrained:
-        if mmap:
-            raise InvalidOption(
-                "mmap is True, but this call loads no weights that could be mapped; pass "
-                "weights=FILE, or leave mmap out"
-            )
-        return None
-    if weights == "":
-        raise InvalidOption(
-            "weights is '' (an unset shell variable?), expected a weights name, a path or "
-            "hf://owner/repo@revision/file; leave weights= out, or pass pretrained=True for the "
-            "default weights"
-        )
-    if weights is not None and (on_hub(weights) or is_path(weights, request.variant)):
-        address = one_form(str(weights)) if on_hub(weights) else weights  # or it is malformed
-        return WeightsFile(request, address, zoo, remote=on_hub(weights))
-    if request.variant is None:
-        raise WeightsUnavailable(
-            "a spec that names no variant has no registered weights; pass a file: "
-            "weights='model.safetensors'"
-        )
-    row = choose(request.variant, weights, zoo)  # type: ignore[arg-type]  # a name or None here
-    if request.adapter and row.sha256:  # before a download
-        request.adapter.check_base(row.sha256, f"{request.variant.name}:{row.name}")
-    return RegisteredWeights(request, request.variant, row, zoo)
-
-
-def is_path(weights: str | os.PathLike[str], variant: Variant | None) -> bool:
-    """Return whether `weights=` is a path; raise CheckpointError for the name of a repository."""
-    if not isinstance(weights, str):
-        return True
-    there = os.path.lexists(weights)
-    if NAME.fullmatch(weights):
-        own = variant is not None and any(row.name == weights for row in variant.weights)
-        return there and not own
-    if not there and valid_repo(weights) and not weights.endswith(PATHS):
-        raise CheckpointError(
-            f"{weights}: there is no such file; to load a file from the Hub, add its revision and "
-            f"name: weights='hf://{weights}@main/model.safetensors'"
-        )
-    return True
 
 
 def is_model(value: object) -> TypeGuard[nn.Module]:
@@ -338,22 +262,6 @@ def _check_there(path: Path) -> None:
 def _is_spec(path: Path) -> bool:
     index = path.name.endswith(INDEX) or PICKLE_INDEX.fullmatch(path.name)
     return path.suffix in SPEC_FILES and not index
-
-
-def _of_path(path: Path, zoo: Registry) -> Request:
-    """Return the request of a spec file, a file of `save`, or weights with a config beside them."""
-    from vitzoo.foreign.opened import open_described
-    from vitzoo.loading.request import Nameless, from_folder, from_mapping, from_saved
-
-    _check_there(path)
-    if _is_spec(path):
-        return from_mapping(_parse(path), str(path), zoo)
-    if os.path.isdir(path):  # noqa: PTH112  # False for a name that is too long
-        return from_folder(path, zoo)
-    if path.suffix == SAFETENSORS:
-        return from_saved(path, zoo)
-    checkpoint = open_described(path)  # or it raises another error, without weights
-    raise CheckpointError().of(Nameless(checkpoint, str(path), zoo))
 
 
 def _parse(path: Path) -> Any:

@@ -13,7 +13,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from vitzoo.checkpoint.comparison import ADAPTERS, tensors_of
-from vitzoo.checkpoint.saved import ACTIVATION, API, METADATA, Trunk
+from vitzoo.checkpoint.description import Trunk
+from vitzoo.checkpoint.saved import ACTIVATION, API, METADATA
 from vitzoo.checkpoint.writers import FOREIGN, all_finite, check_storable, write_safetensors
 from vitzoo.errors import CheckpointError, InvalidOption, UnknownName
 from vitzoo.files.access import writing_to
@@ -76,7 +77,7 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, check_finite: bool =
 
 
 def metadata_of(model: nn.Module, spec: Spec, zoo: Registry) -> str:
-    """Return network, classes and preprocessing of a model as JSON, which `read_saved` reads.
+    """Return network, classes and preprocessing of a model as JSON, which `saved.parsed` reads.
 
     Raises:
         InvalidOption: the labels are not one string per class, the output activation is none, or

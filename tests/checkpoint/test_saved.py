@@ -328,7 +328,7 @@ def test_a_network_of_the_core_states_no_plugin(saved):
 
 @pytest.mark.parametrize("kind", [PurePosixPath, PureWindowsPath])
 def test_a_classifier_names_a_file_without_a_folder(monkeypatch, kind):
-    monkeypatch.setattr("vitzoo.checkpoint.saved.PurePath", kind)
+    monkeypatch.setattr("vitzoo.checkpoint.description.PurePath", kind)
     assert [name for name in ("net", "a/b", "../net", ".net") if Trunk.can_name(name)] == ["net"]
     of_posix = kind is PurePosixPath  # on Windows, these are elsewhere
     assert [Trunk.can_name(name) for name in ("a\\net", "C:net")] == [of_posix, of_posix]

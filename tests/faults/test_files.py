@@ -173,8 +173,8 @@ def test_scalar_and_vector_of_one_are_not_interchangeable(tmp_path, has, wants):
     """`copy_` would broadcast silently."""
     from internals import registry
     from vitzoo.checkpoint.checkpoint import open_file
-    from vitzoo.loading.adapt import Adaptation
     from vitzoo.loading.load import load as load_into
+    from vitzoo.loading.plan import Plan
 
     class Scaled(torch.nn.Module):
         def __init__(self):
@@ -186,26 +186,27 @@ def test_scalar_and_vector_of_one_are_not_interchangeable(tmp_path, has, wants):
     path = tmp_path / "file.safetensors"
     tensors = {"scale": torch.ones(has)} | {name: torch.ones(1) for name in names}
     safetensors.torch.save_file(tensors, path)
-    model = Scaled()
+    model, spec = Scaled(), vitzoo.describe("vit_ti16").spec
     text = rf"scale .*{re.escape(str(has))},.*{re.escape(str(wants))}"
     with pytest.raises(CheckpointError, match=text):
-        load_into(model, open_file(path), Adaptation(), registry())
+        load_into(model, open_file(path), Plan(spec, spec), registry())
     assert model.scale.eq(0).all(), "nothing was changed"
 
 
 def test_misfit_leaves_the_model_unchanged(tmp_path, right, small):
     from internals import registry
     from vitzoo.checkpoint.checkpoint import open_file
-    from vitzoo.loading.adapt import Adaptation
     from vitzoo.loading.load import load as load_into
+    from vitzoo.loading.plan import Plan
 
     right["norm.bias"] = torch.ones(3)
     path = tmp_path / "file.safetensors"
     safetensors.torch.save_file(right, path)
     model = vitzoo.create(small)
+    spec = model.spec
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     with pytest.raises(CheckpointError, match=r"norm.bias"):
-        load_into(model, open_file(path), Adaptation(), registry())
+        load_into(model, open_file(path), Plan(spec, spec), registry())
     assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
 
 

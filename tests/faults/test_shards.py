@@ -119,7 +119,7 @@ def test_shards_changed_after_loading(folder, small, right):
 
 def test_config_beside_the_index(folder):
     (folder / "config.json").write_text('{"hidden_act": "gelu_new"}')
-    assert open_described(folder / INDEX).config == {"hidden_act": "gelu_new"}
+    assert open_described(folder / INDEX).stated.config == {"hidden_act": "gelu_new"}
 
 
 def test_metadata_may_be_left_out(folder, small, right):

@@ -179,7 +179,7 @@ def test_no_file_is_no_line(folder, small):
 
 def test_open_clips_config_is_read_beside_the_other(folder):
     folder.joinpath("open_clip_config.json").write_text('{"model_cfg": {"a": 1}, "id2label": 3}')
-    config = open_described(folder / "model.safetensors").config
+    config = open_described(folder / "model.safetensors").stated.config
     assert config["model_cfg"] == {"a": 1}
     assert config["model_type"] == "vit"
     assert config["id2label"]["0"] == "ant"  # of two that say one thing, config.json's counts
@@ -188,4 +188,4 @@ def test_open_clips_config_is_read_beside_the_other(folder):
 @pytest.mark.parametrize("text", ["", "[", "[1]", '"x"', "\x00"])
 def test_an_odd_config_of_open_clip_is_not_read(folder, text):
     folder.joinpath("open_clip_config.json").write_text(text)
-    assert open_described(folder / "model.safetensors").config["model_type"] == "vit"
+    assert open_described(folder / "model.safetensors").stated.config["model_type"] == "vit"

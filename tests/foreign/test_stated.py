@@ -11,6 +11,7 @@ import vitzoo
 from helpers import close, fill, refuses, says
 from internals import registry
 from tables import cases
+from vitzoo.checkpoint.description import Description
 from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo.foreign.overrides import stated_by
 
@@ -573,7 +574,7 @@ def test_a_folder_of_open_clip(tmp_path):
 def test_a_model_type_names_the_plugin_of_its_family(kind, distribution):
     formats = {"checkpoint format": {}}
     zoo = SimpleNamespace(parts=formats, core_parts=formats.get, host=SimpleNamespace(infos={}))
-    (note,) = stated_by({"model_type": kind}, zoo).notes
+    (note,) = stated_by(Description(config={"model_type": kind}), zoo).notes
     assert note.partition("pip install ./plugins/")[2] == distribution
     assert ("; in a clone of vitzoo's repository: " in note) is bool(distribution)
 

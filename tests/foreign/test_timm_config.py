@@ -9,7 +9,7 @@ import torch
 import vitzoo
 from encoders import close, draw
 from helpers import says
-from internals import registry, stated_by
+from internals import Description, registry, stated_by
 from tables import cases
 from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo.formats import timm_vit
@@ -120,7 +120,7 @@ REFUSED = {
 def test_what_vitzoo_cannot_compute_is_refused(case):
     config, words = REFUSED[case]
     with pytest.raises(CheckpointError) as caught:
-        stated_by(config, registry(), timm_vit)
+        stated_by(Description(config=config), registry(), timm_vit)
     says(str(caught.value), "config.json", *words)
 
 
@@ -134,6 +134,6 @@ def test_a_pool_without_its_class_token(tmp_path):
 def test_the_gate_of_eva_has_its_own_ratio():
     """timm's `Eva` doubles the width itself, `VisionTransformer` does not."""
     config = {"architecture": "eva02_tiny_patch14_224", "model_args": {"mlp_ratio": 2.0}}
-    assert stated_by(config, registry(), timm_vit).spec.mlp_dim == 2 * 192
+    assert stated_by(Description(config=config), registry(), timm_vit).spec.mlp_dim == 2 * 192
     config["architecture"] = GIANT
-    assert stated_by(config, registry(), timm_vit).spec.mlp_dim == 1536
+    assert stated_by(Description(config=config), registry(), timm_vit).spec.mlp_dim == 1536

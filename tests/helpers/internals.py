@@ -19,7 +19,7 @@ from vitzoo.checkpoint.containers import (
     SafetensorsFile as SafetensorsFile,
     open_own as open_own,
 )
-from vitzoo.checkpoint.saved import Trunk as Trunk
+from vitzoo.checkpoint.description import Description as Description, Trunk as Trunk
 from vitzoo.cli.commands import COMMANDS as COMMANDS
 from vitzoo.cli.main import cli as cli, main as main
 from vitzoo.display import (
@@ -50,7 +50,7 @@ from vitzoo.inventory import (
     remove as remove,
 )
 from vitzoo.keywords import check_keywords as check_keywords, check_types as check_types
-from vitzoo.loading.request import changed as changed
+from vitzoo.loading.differences import changed as changed
 from vitzoo.network.build import make_dynamic as make_dynamic
 from vitzoo.network.summary import cost as cost, summarize as summarize
 from vitzoo.parts.init import WithoutData as WithoutData, layer as layer

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 import vitzoo
 from helpers import fill, write
 from internals import choose, registry
-from vitzoo.loading.request import Request
-from vitzoo.loading.source import RegisteredWeights
+from vitzoo.loading.plan import Plan
+from vitzoo.loading.statement import Statement
 from vitzoo.testing import checkpoint_formats
 
 SIZES = {"embed_dim": 64, "depth": 2, "num_heads": 2, "mlp_dim": 96, "num_classes": 0}
@@ -58,9 +56,7 @@ def test_registered_weights_name_it_at_another_size_only():
         ("dinov2/vit_s14_reg4", None, ""),
     ):
         variant = zoo.variant(name)
-        request = Request(variant.spec, variant=variant)
-        source = RegisteredWeights(request, variant, choose(variant, weights, zoo), zoo)
-        trained = source.trained({})
-        assert source.resampling(trained, trained, {}) == ""
-        text = source.resampling(trained, replace(trained, image_size=(112, 112)), {})
+        statement = Statement(variant.spec, zoo, variant, choose(variant, weights, zoo))
+        assert Plan.of(statement, {}).resampling == ""
+        text = Plan.of(statement, {"image_size": 112}).resampling
         assert text.startswith(f"pos_embed.resample = {method}") if method else not text

@@ -382,9 +382,9 @@ def test_a_misspelt_alias_is_suggested():
 @pytest.mark.usefixtures("renamed")
 def test_a_spec_may_name_an_alias():
     from internals import registry
-    from vitzoo.opening import resolve
+    from vitzoo.opening import stated
 
-    assert resolve({"variant": "old"}, registry()).spec.variant == "new"
+    assert stated({"variant": "old"}, registry()).spec.variant == "new"
 
 
 # The user's own file

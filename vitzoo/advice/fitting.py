@@ -11,7 +11,7 @@ from torch import Tensor
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.errors import VitzooError
-from vitzoo.loading.request import Nameless
+from vitzoo.loading.statement import Nameless
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.spec import PartSpec, Spec
 

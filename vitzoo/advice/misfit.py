@@ -56,7 +56,7 @@ class Case:
         about = self.about
         if name not in about.unfit:
             return (), ()
-        return tuple(about.plan.tensors[name].shape), tuple(about.slots.expected[name].shape)
+        return tuple(about.adapted.tensors[name].shape), tuple(about.slots.expected[name].shape)
 
 
 def advice(about: Misfit, call: Mapping[str, Any]) -> Iterator[str]:
@@ -98,11 +98,12 @@ def _patches(case: Case) -> str:
     if not same or others:
         return ""
     sizes, (height, width) = (kernel[2], kernel[3]), own[2:]
+    fits = fitting(case.about.adapted.tensors, case.about.zoo)
     fix = _with_spec(case.call, patch_size=sizes[0] if sizes[0] == sizes[1] else list(sizes))
     return (
-        f"{fitting(case.about.plan.tensors, case.about.zoo)}; the file has patches of {px(sizes)} "
-        f"px, the model of {px((height, width))} px{fix}; vitzoo does not resample patch kernels. "
-        "For patches of another size, store the kernel that "
+        f"{fits}; the file has patches of {px(sizes)} px, the model of {px((height, width))} px"
+        f"{fix}; vitzoo does not resample patch kernels. For patches of another size, store the "
+        "kernel that "
         f"timm.layers.resample_patch_embed(kernel, [{height}, {width}]) returns, as FlexiViT "
         "(arXiv:2212.08013) does"
     )
@@ -160,7 +161,7 @@ def _arguments(case: Case) -> str:
     missing = [name for name in missing if not (after and name in NORM)]
     if (unexpected and not after) or not (missing or unfit or after):
         return ""
-    plan, slots = case.about.plan, case.about.slots
+    plan, slots = case.about.adapted, case.about.slots
     words, arguments = needed(plan.tensors, slots.expected, unfit, slots.model)
     if unfit and not arguments:
         return ""
@@ -212,7 +213,7 @@ def _head_or_variant(case: Case) -> str:
     """Return a head or a variant that the tensors would fit."""
     differ = (*case.about.missing, *case.about.unexpected, *case.about.unfit)
     if not all(name.startswith("head.") for name in differ):
-        tensors = case.about.plan.tensors
+        tensors = case.about.adapted.tensors
         same = main_shapes(tensors) == main_shapes(case.about.slots.expected)
         return "" if same else fitting(tensors, case.about.zoo)
     if any(name.startswith(PRE_LOGITS) for name in (*case.about.missing, *case.about.unfit)):
@@ -225,7 +226,7 @@ def _head_or_variant(case: Case) -> str:
 
 def _unnamed_kernel(case: Case) -> str:
     """Return what to do about a patch embedder that does not name its kernel."""
-    for name in case.about.unfit if case.about.plan.unnamed else ():
+    for name in case.about.unfit if case.about.adapted.unnamed else ():
         shape, wanted = case.shapes(name)
         own = name.removeprefix("patch_embed.")
         if own != name and len(shape) == 4 and (shape[0], *shape[2:]) == (wanted[0], *wanted[2:]):

@@ -7,7 +7,7 @@ from typing import Any
 
 from vitzoo.advice.calls import passing
 from vitzoo.foreign.stated import OtherSizes
-from vitzoo.loading.source import SavedSize
+from vitzoo.loading.plan import SavedSize
 
 
 def other_sizes(about: OtherSizes, call: Mapping[str, Any]) -> Iterator[str]:

@@ -7,9 +7,8 @@ from itertools import takewhile
 from typing import Any
 
 from vitzoo.errors import did_you_mean
-from vitzoo.opening import NotPretrained
 from vitzoo.plugin.info import LOCAL
-from vitzoo.registry.choice import NoWeights, WordOfWeights
+from vitzoo.registry.choice import NotPretrained, NoWeights, WordOfWeights
 from vitzoo.registry.foreign_names import create_call
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.rows import Variant, Weights

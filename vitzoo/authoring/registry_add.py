@@ -23,8 +23,8 @@ from vitzoo.files.access import (
 from vitzoo.foreign.overrides import of_entry
 from vitzoo.formats.timm import HEADS
 from vitzoo.keywords import check_choice
+from vitzoo.loading.differences import FREE, OVERRIDDEN, differences, unequal
 from vitzoo.loading.load import raise_if
-from vitzoo.loading.request import FREE, OVERRIDDEN, differences, unequal
 from vitzoo.network.activation import stated_activation
 from vitzoo.opening import registered
 from vitzoo.plugin.info import LOCAL

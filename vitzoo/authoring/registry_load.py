@@ -178,7 +178,7 @@ def _loaded(
     checkpoint = open_unregistered(place, zoo)
     variant = zoo.variant(stated.variant) if stated.variant else None
     if variant is None:
-        if not (checkpoint.spec or checkpoint.config):
+        if not (checkpoint.spec or checkpoint.stated.config):
             fits = fitting(skeleton_of(checkpoint, zoo), zoo)
             raise InvalidOption(
                 f"{shown} does not state its network; add --variant NAME{fits}, but shapes do not "

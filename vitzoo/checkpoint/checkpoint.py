@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,14 +19,14 @@ from vitzoo.checkpoint.containers import (
     SafetensorsFile,
     Tensors,
     open_own,
-    view,
+    views,
 )
+from vitzoo.checkpoint.description import Description
 from vitzoo.errors import HashMismatch
 from vitzoo.files.platform import files as system
 from vitzoo.files.safetensors import ZIP_MAGIC, Header, is_json
 from vitzoo.files.shard_index import index_of, weights_in
 from vitzoo.parts.shapes import Shapes
-from vitzoo.schema.preprocessing import Stated
 from vitzoo.schema.rows import Weights
 from vitzoo.schema.spec import Spec
 
@@ -46,11 +46,9 @@ class Checkpoint:
         container: the tensors on disk.
         sha256: of verified bytes, empty for an unverified file.
         row: the registered weights, None for an unregistered file.
-        labels, preprocessing: of the weights, if known.
-        output_activation: how logits become answers, empty for the usual way.
+        stated: what entry, metadata or configs state about it.
         format: name of the checkpoint format, None if it is not detected yet.
-        config: `config.json` and `open_clip_config.json` beside an unregistered file.
-        spec: the network that a file of `vitzoo.save` states.
+        spec: the network of a file of `vitzoo.save` that is loaded into a network with a name.
         notes: for the load report, files beside the weights that cannot be used.
         prefix: what `container` leaves out of the keys of the file, see `detect.identified`.
         outside: keys of the file without the prefix, which `container` does not have.
@@ -63,11 +61,8 @@ class Checkpoint:
     container: Container
     sha256: str = ""
     row: Weights | None = None
-    labels: tuple[str, ...] = ()
-    output_activation: str = ""
-    preprocessing: Stated | None = None
+    stated: Description = field(default_factory=Description)
     format: str | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
     spec: Spec | None = None
     notes: tuple[str, ...] = ()
     prefix: str = ""
@@ -87,9 +82,9 @@ class Checkpoint:
         return self.container.header
 
     @property
-    def metadata(self) -> Mapping[str, str]:
-        """The strings in a safetensors header."""
-        return self.header.metadata
+    def saved(self) -> bool:
+        """Whether `vitzoo.save` or `vitzoo.probe` wrote the file."""
+        return self.stated.spec is not None
 
     def skeleton(self) -> dict[str, Tensor]:
         """Return the tensors without data, on the `meta` device."""
@@ -111,7 +106,7 @@ class Checkpoint:
         if not isinstance(whole, SafetensorsFile):
             return self.container.read(Reading()).tensors[key]
         data = bytearray(system.pread(self.file.fd, info.end - info.start, info.start))
-        return view(data, replace(info, start=0, end=len(data)))
+        return views(data, {key: info}, info.start)[key]
 
     def tensors(self, *, always: bool = False, unread: Collection[str] = ()) -> Tensors:
         """Return the tensors by the keys of the file, and the sha256 of their bytes.
@@ -175,9 +170,7 @@ def open_hub_file(file: HubFile) -> Checkpoint:
         _container(opened, file.label),
         sha256=sha256,
         row=entry,
-        labels=entry.labels,
-        output_activation=entry.output_activation,
-        preprocessing=entry.preprocessing,
+        stated=Description(file.label, entry.labels, entry.output_activation, entry.preprocessing),
         format=entry.format or None,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +14,10 @@ from vitzoo.errors import InvalidOption, UnknownName, VitzooError, short_repr
 from vitzoo.network.build import build
 from vitzoo.parts.block import Blocks
 from vitzoo.parts.heads import LinearHead, NoHead
+from vitzoo.registry.registry import Registry
 from vitzoo.schema.rows import built_of_parts
 from vitzoo.schema.spec import PartSpec, Spec
 from vitzoo.text import fold, listed
-
-if TYPE_CHECKING:
-    from vitzoo.registry.registry import Registry
 
 T = TypeVar("T")
 WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")  # of torch.compile and of checkpointing

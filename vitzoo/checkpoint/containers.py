@@ -6,7 +6,7 @@ import errno
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -309,14 +309,18 @@ class Container(Protocol):
         ...
 
 
-def view(data: Any, info: TensorInfo, start: int = 0) -> Tensor:
-    """Return a tensor in a buffer without a copy; `start` is the position of its first byte."""
-    dtype = DTYPES[info.dtype]
-    if info.start == info.end:
-        return torch.empty(info.shape, dtype=dtype)
-    count = (info.end - info.start) // dtype.itemsize
-    found = torch.frombuffer(data, dtype=dtype, count=count, offset=info.start - start)
-    return found.reshape(info.shape)
+def views(data: Any, infos: Mapping[str, TensorInfo], start: int = 0) -> dict[str, Tensor]:
+    """Return the tensors in a buffer without a copy; `start` is the position of its first byte."""
+    found: dict[str, Tensor] = {}
+    for name, info in infos.items():
+        dtype = DTYPES[info.dtype]
+        count = (info.end - info.start) // dtype.itemsize
+        if count:
+            flat = torch.frombuffer(data, dtype=dtype, count=count, offset=info.start - start)
+            found[name] = flat.reshape(info.shape)
+        else:
+            found[name] = torch.empty(info.shape, dtype=dtype)
+    return found
 
 
 class SafetensorsFile:
@@ -333,5 +337,6 @@ class SafetensorsFile:
         infos = {name: info for name, info in every.items() if name in keys}
         found = contents(self.file, reading, infos.values())
         found.keep(finite=found.finite and len(infos) == len(every))
-        tensors = {name: view(found.data, info, found.start) for name, info in infos.items()}
-        return Tensors(tensors, found.sha256, found.finite, found.stamped)
+        return Tensors(
+            views(found.data, infos, found.start), found.sha256, found.finite, found.stamped
+        )

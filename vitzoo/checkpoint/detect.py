@@ -8,20 +8,18 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from vitzoo.checkpoint.around import OF_ALL, plain_keys, reason_of
+from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.containers import Container, Reading, Tensors
+from vitzoo.checkpoint.description import Description
 from vitzoo.checkpoint.prefixes import Place, common_prefix, found_in, placed
 from vitzoo.checkpoint.tower import OWN_KEYS, tower_of
 from vitzoo.errors import CheckpointError, InvalidOption, VitzooError, short_repr
+from vitzoo.formats import Format, Keys
 from vitzoo.plugin.guard import for_file
+from vitzoo.registry.registry import Registry
 from vitzoo.text import escaped, fold, listed
-
-if TYPE_CHECKING:
-    from vitzoo.checkpoint.checkpoint import Checkpoint
-    from vitzoo.formats import Config, Format, Keys
-    from vitzoo.registry.registry import Registry
 
 WRAPPED = "timm_model."  # the prefix that transformers' TimmWrapper writes
 COMPARED = 500  # keys of an unknown file, those of all blocks as one
@@ -81,23 +79,25 @@ def identified(checkpoint: Checkpoint, zoo: Registry, prefix: str | None = None)
     """
     if checkpoint.format is not None and prefix is None:
         return checkpoint
-    if checkpoint.spec and prefix is not None:
+    if checkpoint.saved and prefix is not None:
         raise no_prefix(prefix, checkpoint.source)
-    tensors, tower = checkpoint.header.tensors, tower_of(checkpoint.config, zoo)
+    stated = checkpoint.stated
     if checkpoint.format is None:
-        place = place_of(tensors, checkpoint.config, checkpoint.source, zoo, prefix)
+        place = place_of(checkpoint.header.tensors, stated, checkpoint.source, zoo, prefix)
     else:
         place = _stated(checkpoint, checkpoint.format, prefix or "")
-    config = tower.config if tower else checkpoint.config
-    return _at(place, replace(checkpoint, config=config))
+    found = _at(place, checkpoint)
+    if tower := tower_of(stated, zoo):
+        return replace(found, stated=replace(stated, config=tower.config))
+    return found
 
 
 def place_of(
-    keys: Keys, config: Config, source: str, zoo: Registry, prefix: str | None = None
+    keys: Keys, stated: Description, source: str, zoo: Registry, prefix: str | None = None
 ) -> Place:
     """Return where the network is in a file; see `identified`."""
     plain = plain_keys(keys)
-    tower = tower_of(config, zoo)
+    tower = tower_of(stated, zoo)
 
     def layout(name: str) -> Format:
         return for_file(zoo.part("checkpoint format", name), source)
@@ -119,8 +119,8 @@ def place_of(
         raise CheckpointError(_several(source, found, prefix))
     from vitzoo.checkpoint.others import check_vit, encoder_in
 
-    check_vit(source, config, keys)
-    if encoder := encoder_in(config, zoo):
+    check_vit(source, stated.config, keys)
+    if encoder := encoder_in(stated.config, zoo):
         raise CheckpointError(
             f"{source}: {encoder}; expected a plain Vision Transformer: use a network of `vitzoo "
             "list --all` with its own weights, or transformers"

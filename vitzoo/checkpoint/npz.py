@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from vitzoo.checkpoint.containers import OpenFile, Reading, Tensors, contents, is_finite, view
+from vitzoo.checkpoint.containers import OpenFile, Reading, Tensors, contents, is_finite, views
 from vitzoo.errors import CheckpointError
 from vitzoo.files.npz import Member, read_directory
 from vitzoo.files.safetensors import Header
@@ -59,8 +59,9 @@ class NpzFile:
 
 def _array(buffer: Any, member: Member) -> Tensor:
     if not member.fortran:
-        return view(buffer, member.info)
-    backwards = view(buffer, replace(member.info, shape=member.info.shape[::-1]))
+        return views(buffer, {"": member.info})[""]
+    turned = replace(member.info, shape=member.info.shape[::-1])
+    backwards = views(buffer, {"": turned})[""]
     return backwards.permute(*reversed(range(backwards.dim()))).contiguous()
 
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vitzoo.checkpoint.tower import readers
 from vitzoo.errors import CheckpointError
 from vitzoo.registry.available import is_listed_type
+from vitzoo.registry.registry import Registry
 from vitzoo.text import escaped
-
-if TYPE_CHECKING:
-    from vitzoo.registry.registry import Registry
 
 OTHERS = (  # a network; how its names in configs begin; keys in timm, torchvision, transformers
     (

@@ -11,16 +11,13 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from vitzoo.checkpoint.around import CLASSIFIERS, OUTSIDE, linear_layers, reason_of
+from vitzoo.formats import Format, Keys
 from vitzoo.text import fold, listed
 
-if TYPE_CHECKING:
-    from vitzoo.formats import Format, Keys
-
-    Matching = Callable[[Keys], str]  # returns the name of the format of some keys, empty for none
-    Layouts = Callable[[str], Format]
+Matching = Callable[[Keys], str]  # returns the name of the format of some keys, empty for none
+Layouts = Callable[[str], Format]
 
 DEPTH = 8  # of names in a prefix
 ENDS = re.compile(r"[./]")  # of a name in a prefix; the second in files of JAX

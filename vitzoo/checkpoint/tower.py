@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from vitzoo.checkpoint.description import Description
 from vitzoo.errors import CheckpointError, MissingDependency, PluginError
+from vitzoo.formats import Config, Keys
+from vitzoo.registry.registry import Registry
 from vitzoo.schema.terms import TOWER
 from vitzoo.text import escaped
-
-if TYPE_CHECKING:
-    from vitzoo.formats import Config, Keys
-    from vitzoo.registry.registry import Registry
 
 FORMAT = "checkpoint format"
 OWN_KEYS = "timm"  # the format that does not rename keys
@@ -41,8 +40,8 @@ class Tower:
         return name_of
 
 
-def tower_of(config: Config, zoo: Registry) -> Tower | None:
-    """Return the image tower that a config describes; None if it describes a network alone.
+def tower_of(stated: Description, zoo: Registry) -> Tower | None:
+    """Return the image tower that configs describe; None if they describe a network alone.
 
     The config of a tower is a table inside that of the larger model, with a `model_type` that a
     format reads.
@@ -50,6 +49,13 @@ def tower_of(config: Config, zoo: Registry) -> Tower | None:
     Raises:
         CheckpointError: there are several such tables.
     """
+    if "tower" not in stated.read:
+        stated.read["tower"] = _tower_in(stated.config, zoo)
+    found: Tower | None = stated.read["tower"]
+    return found
+
+
+def _tower_in(config: Config, zoo: Registry) -> Tower | None:
     nested = [*_nested(config, "", DEPTH)]
     if not nested or next(readers(config.get("model_type"), zoo), None):
         return None

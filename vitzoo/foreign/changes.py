@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from vitzoo.errors import CheckpointError
+from vitzoo.registry.registry import Registry
 from vitzoo.schema.kinds import KIND_OF_FIELD
 from vitzoo.schema.reader import Reader
+from vitzoo.schema.rows import Variant
 from vitzoo.schema.spec import PartSpec, Spec
-
-if TYPE_CHECKING:
-    from vitzoo.registry.registry import Registry
-    from vitzoo.schema.rows import Variant
 
 
 def changed(

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING
 
 from vitzoo import settings
+from vitzoo.checkpoint.description import Description
 from vitzoo.errors import (
     CheckpointError,
     EntryNotFound,
@@ -22,9 +22,10 @@ from vitzoo.errors import (
 from vitzoo.files.names import INDEX
 from vitzoo.files.safetensors import PICKLES, no_pickle
 from vitzoo.files.shard_index import pickle_in, read_index
-from vitzoo.foreign.sidecars import CONFIG, OPEN_CLIP, SIDECARS, UNKNOWN, Sidecars, read_sidecars
+from vitzoo.foreign.sidecars import CONFIG, OPEN_CLIP, SIDECARS, UNKNOWN, read_sidecars
 from vitzoo.log import log
 from vitzoo.progress import Note
+from vitzoo.registry.registry import Registry
 from vitzoo.schema.addresses import address_of, one_form, parts_of_address
 from vitzoo.store.hub_cache import commit_of, in_hub_cache, not_from_cache, with_cached_pin
 from vitzoo.store.hub_file import HubFile
@@ -32,16 +33,12 @@ from vitzoo.store.lockfile import HUB_CACHE, UNPINNED, Lock
 from vitzoo.store.obtain import obtain, read_small, stored, together
 from vitzoo.text import megabytes
 
-if TYPE_CHECKING:
-    from vitzoo.formats import Config
-    from vitzoo.registry.registry import Registry
-
 WEIGHTS_FILES = ("model.safetensors", "open_clip_model.safetensors")
 SHARDED = f"model{INDEX}"
 
 
-def sidecars_at(address: str) -> tuple[Sidecars, HubFile]:
-    """Return the sidecars of an address on the Hub, and its weights file with its pin.
+def sidecars_at(address: str) -> tuple[Description, HubFile]:
+    """Return what the sidecars at an address on the Hub state, and its weights file with its pin.
 
     An address without a file means `model.safetensors`, or else open_clip's file, or else the index
     of several files.
@@ -234,7 +231,7 @@ def files_at(address: str) -> list[HubFile]:
 
 
 def shards_of(
-    index: HubFile, config: Config, zoo: Registry, prefix: str | None = None
+    index: HubFile, stated: Description, zoo: Registry, prefix: str | None = None
 ) -> list[HubFile]:
     """Return the files of an index that hold tensors of the network, with their pins.
 
@@ -242,7 +239,7 @@ def shards_of(
 
     Args:
         index: the index on the Hub, with its pin.
-        config: the configs beside it.
+        stated: what the configs beside it state.
         zoo: the registry.
         prefix: as in `identified`.
 
@@ -254,7 +251,7 @@ def shards_of(
 
     with os.fdopen(obtain(index)[0], "rb") as opened:
         weight_map = read_index(opened.fileno(), index.label)
-    place = place_of(weight_map.keys(), config, index.label, zoo, prefix)
+    place = place_of(weight_map.keys(), stated, index.label, zoo, prefix)
     names = {weight_map[key] for key in place.keys.values()}
     _, *found = together([index, *(index.beside(name) for name in sorted(names))])
     if absent := next((one for one in found if one.pin.absent), None):

@@ -13,10 +13,11 @@ from vitzoo.checkpoint.checkpoint import (
     open_hub_file,
     open_hub_shards,
 )
+from vitzoo.checkpoint.description import Description
 from vitzoo.checkpoint.saved import described
 from vitzoo.checkpoint.tower import tower_of
 from vitzoo.files.names import on_hub
-from vitzoo.foreign.sidecars import Sidecars, sidecars_beside
+from vitzoo.foreign.sidecars import sidecars_beside
 
 if TYPE_CHECKING:
     from vitzoo.registry.registry import Registry
@@ -37,7 +38,7 @@ def open_described(path: Path) -> Checkpoint:
     return _beside(open_file(path), sidecars_beside(path))
 
 
-def at_hub(address: str) -> tuple[Sidecars, HubFile]:
+def at_hub(address: str) -> tuple[Description, HubFile]:
     """Return the sidecars and the weights file at an address; see `sidecars_at`.
 
     Raises:
@@ -50,29 +51,22 @@ def at_hub(address: str) -> tuple[Sidecars, HubFile]:
 
 
 def open_address(
-    found: tuple[Sidecars, HubFile], zoo: Registry, prefix: str | None = None
+    found: tuple[Description, HubFile], zoo: Registry, prefix: str | None = None
 ) -> Checkpoint:
     """Open the weights file of an address on the Hub, with its sidecars.
 
     Of an index, these are the files with the network, see `shards_of`.
     """
-    sidecars, file = found
+    stated, file = found
     from vitzoo.foreign.hub import announce, shards_of
 
     if file.is_index:
-        shards = shards_of(file, sidecars.config, zoo, prefix)
-        return _beside(open_hub_shards(file, shards), sidecars)
-    if tower_of(sidecars.config, zoo):
+        shards = shards_of(file, stated, zoo, prefix)
+        return _beside(open_hub_shards(file, shards), stated)
+    if tower_of(stated, zoo):
         announce([file], "the file has a larger model, and is needed whole to verify its tower")
-    return described(_beside(open_hub_file(file), sidecars), zoo)
+    return described(_beside(open_hub_file(file), stated), zoo)
 
 
-def _beside(checkpoint: Checkpoint, sidecars: Sidecars) -> Checkpoint:
-    return replace(
-        checkpoint,
-        labels=sidecars.labels,
-        output_activation=sidecars.output_activation,
-        preprocessing=sidecars.preprocessing,
-        config=sidecars.config,
-        notes=sidecars.notes,
-    )
+def _beside(checkpoint: Checkpoint, stated: Description) -> Checkpoint:
+    return replace(checkpoint, stated=stated, notes=stated.notes)

@@ -16,12 +16,14 @@ from vitzoo.checkpoint.detect import format_of
 from vitzoo.errors import CheckpointError, UnknownName
 from vitzoo.foreign.changes import changed, timm_spec
 from vitzoo.formats.config import merged
+from vitzoo.plugin.guard import guarded
 from vitzoo.schema.kinds import KIND_OF_FIELD, PARTS_OF_WEIGHTS
 from vitzoo.schema.rows import Variant, Weights, built_of_parts
 from vitzoo.schema.spec import PartSpec, Spec
 
 if TYPE_CHECKING:
     from vitzoo.checkpoint.checkpoint import Checkpoint
+    from vitzoo.checkpoint.description import Description
     from vitzoo.foreign.stated import Stated
     from vitzoo.formats import Format
     from vitzoo.registry.registry import Registry
@@ -118,42 +120,43 @@ def of_file(checkpoint: Checkpoint, zoo: Registry, variant: Variant | None = Non
     shown = _asked(layout, "overrides_in", zoo, keys, checkpoint.tensor)
     if checkpoint.row and registered:
         return Overrides(default, merged(shown, of_row(checkpoint.row)), layout=layout)
-    stated = stated_by(checkpoint.config, zoo, layout)
+    stated = stated_by(checkpoint.stated, zoo, layout)
     if stated is None:
         return Overrides(default, shown, layout=layout)
-    seen = stated.shown(checkpoint.shapes(layout)) if stated.shown else {}
+    seen = stated.shown(stated.spec, checkpoint.shapes(layout)) if stated.shown else {}
     return Overrides(default, merged(stated.settings(), seen, shown), stated, layout)
 
 
-def stated_by(
-    config: Mapping[str, Any], zoo: Registry, layout: Format | None = None
-) -> Stated | None:
+def stated_by(about: Description, zoo: Registry, layout: Format | None = None) -> Stated | None:
     """Return what the configs of a file state, None if they state nothing about a network.
 
     Args:
-        config: the keys of the configs.
+        about: what is stated beside the file.
         zoo: the registry.
         layout: the checkpoint format of the file, if it is known.
 
     Raises:
         CheckpointError: a key states something that the model cannot do.
     """
-    if not config:
+    if not about.config:
         return None
     from vitzoo.foreign.stated import read_configs
 
-    return read_configs(config, zoo, layout)
+    return read_configs(about, zoo, layout)
 
 
 def _asked(layout: Format, method: str, zoo: Registry, *arguments: Any) -> dict[str, Any]:
     """Return what a method of a format states; PluginError if it states no network."""
     found: dict[str, Any] = getattr(layout, method)(*arguments)
+    whose = guarded(layout)
+    if whose is None:
+        return found
+    target, owner = whose
     try:
         spec = changed(Spec(), found)
         for name in found.keys() & KIND_OF_FIELD.keys():
             zoo.contribution(KIND_OF_FIELD[name], getattr(spec, name).name)
     except (CheckpointError, UnknownName) as error:
-        target, owner = layout.guarded  # type: ignore[attr-defined]  # it is a plugin's
         raise owner.error(f"{method}: {error}", getattr(target, method)) from error
     return found
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vitzoo.checkpoint.description import Description
 from vitzoo.errors import InvalidOption, StoreError, printable
 from vitzoo.files.access import read_regular
 from vitzoo.files.shard_index import MAX_INDEX
@@ -32,33 +32,14 @@ SIDECARS = (OPEN_CLIP, CONFIG, PROCESSOR, PROCESSORS)
 UNKNOWN = "the Hub cache does not tell whether"  # a repository has a file
 
 
-@dataclass(frozen=True)
-class Sidecars:
-    """What stands beside a weights file.
-
-    Args:
-        config: the keys of `config.json` and of `open_clip_config.json`.
-        labels: class names in the order of the logits, empty if there are none.
-        output_activation: how logits become answers, empty for the usual way.
-        preprocessing: of the images, None if it is not stated.
-        notes: for the load report, what could not be used and why.
-    """
-
-    config: Mapping[str, Any] = field(default_factory=dict)
-    labels: tuple[str, ...] = ()
-    output_activation: str = ""
-    preprocessing: Stated | None = None
-    notes: tuple[str, ...] = ()
-
-
-def sidecars_beside(path: Path) -> Sidecars:
+def sidecars_beside(path: Path) -> Description:
     """Read the sidecars beside a weights file, or in a folder."""
     folder = path if os.path.isdir(path) else path.parent  # noqa: PTH112  # False for a long name
     return read_sidecars(lambda name: read_regular(folder / name, MAX_INDEX))
 
 
-def read_sidecars(read: Callable[[str], bytes | None], repo: str = "") -> Sidecars:
-    """Return the sidecars.
+def read_sidecars(read: Callable[[str], bytes | None], repo: str = "") -> Description:
+    """Return what the sidecars state.
 
     Args:
         read: returns the bytes of one by name, None if there is none.
@@ -76,7 +57,7 @@ def read_sidecars(read: Callable[[str], bytes | None], repo: str = "") -> Sideca
             if UNKNOWN not in reason:  # the file is there
                 unread[name] = UnreadPreprocessing(name, reason=reason)
     if not tables and not unread:
-        return Sidecars(notes=tuple(notes))
+        return Description(notes=tuple(notes))
     from vitzoo.foreign.labels import activation_in, labels_in
     from vitzoo.foreign.timm_config import nested
     from vitzoo.registry.repositories import completed
@@ -87,7 +68,7 @@ def read_sidecars(read: Callable[[str], bytes | None], repo: str = "") -> Sideca
     labels, note = labels_in(config)
     activation, odd = activation_in(config)
     notes = [*notes, *more, *note, *odd, *added]
-    return Sidecars(config, labels, activation, preprocessing, tuple(notes))
+    return Description("", labels, activation, preprocessing, config, tuple(notes))
 
 
 def _preprocessing(

@@ -5,27 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from torch import Tensor
+
+from vitzoo.checkpoint.description import Description
 from vitzoo.checkpoint.others import encoder_in
 from vitzoo.checkpoint.tower import readers, tower_of
 from vitzoo.errors import CheckpointError, printable, short_repr
 from vitzoo.foreign import timm_config
 from vitzoo.foreign.changes import changed, timm_spec
+from vitzoo.formats import Format
 from vitzoo.formats.config import Config, check_config, merged
 from vitzoo.formats.transformers import WITH_BIAS
 from vitzoo.plugin.info import CORE, install_command
 from vitzoo.registry.available import reader_of
 from vitzoo.registry.foreign_names import current, known_elsewhere
+from vitzoo.registry.registry import Registry
 from vitzoo.schema.rows import Variant, built_of_parts
 from vitzoo.schema.spec import Spec
 from vitzoo.text import escaped, listed
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from vitzoo.formats import Format
-    from vitzoo.registry.registry import Registry
 
 SETTINGS = ("block", "pool", "patch_embed", "pos_embed", "pre_norm")
 """Keys of a spec that no tensor shows, in a config of any library."""
@@ -37,6 +36,7 @@ ADAPTED = ("image_size", "in_chans")
 """Keys of a spec in which a model may differ from its weights, besides its head."""
 OF_BLOCKS = ("hidden_act", "layer_norm_eps", "qkv_bias")  # keys of transformers
 WHERE = "config of the weights"
+TIMM, UNREAD = "timm", "none"  # who reads configs, beside the formats
 OPEN_CLIP = "open_clip"  # stands for the model type of an `open_clip_config.json`
 
 
@@ -58,8 +58,8 @@ class Stated:
         notes: for the load report.
         unread: keys of a config of an unknown kind, under the names that transformers gives them.
         others: its keys under other names.
-        shown: returns what the tensors of a file, under the keys of the model, show beyond them;
-            None if they show nothing.
+        shown: returns what the tensors of a file, under the keys of the model, show beyond the
+            network `spec`; None if they show nothing.
     """
 
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class Stated:
     notes: tuple[str, ...] = ()
     unread: Config = field(default_factory=dict)
     others: list[str] = field(default_factory=list)
-    shown: Callable[[Mapping[str, Tensor]], dict[str, Any]] | None = None
+    shown: Callable[[Spec, Mapping[str, Tensor]], dict[str, Any]] | None = None
 
     @cached_property
     def spec(self) -> Spec:
@@ -160,25 +160,40 @@ def _other(
     return {n: pair for n, pair in pairs.items() if pair[0] != pair[1] and n not in changes}
 
 
-def read_configs(config: Config, zoo: Registry, layout: Format | None) -> Stated | None:
-    """Return what the configs of a file state, see `stated_by`."""
-    inside = tower_of(config, zoo)
-    config = inside.config if inside else config
-    if not timm_config.is_timm(config) and (tower := timm_config.of_open_clip(config)):
-        return _of_timm(tower, zoo)
+def read_configs(about: Description, zoo: Registry, layout: Format | None) -> Stated | None:
+    """Return what the configs of a file state, see `stated_by`; each reader reads them once."""
+    inside = tower_of(about, zoo)
+    config = inside.config if inside else about.config
     own = not {"model_cfg", "vision_cfg"}.isdisjoint(config)
     of_open_clip = layout is not None and OPEN_CLIP in layout.configs and own
-    if timm_config.is_timm(config) and not of_open_clip:
+    by_timm = timm_config.is_timm(config)
+    if not by_timm and (tower := timm_config.of_open_clip(config)):
+        return _once(about, TIMM, lambda: _of_timm(tower, zoo))
+    if by_timm and not of_open_clip:
         if layout is not None and not layout.configs:
             layout.stated(config)  # raises if the architecture is no network of the format
-        return _of_timm(config, zoo)
+        return _once(about, TIMM, lambda: _of_timm(config, zoo))
     kind = OPEN_CLIP if of_open_clip else _kind(config)
     reader = _reader(kind, zoo, layout)
     if reader is None:
-        return _of_unknown(config, kind, zoo)
+        return _once(about, UNREAD, lambda: _of_unknown(config, kind, zoo))
+    found = reader  # for mypy, in the function below
+    return _once(about, reader.name, lambda: _of_format(config, found, tower=inside is not None))
+
+
+def _once(about: Description, reader: str, read: Callable[[], Stated | None]) -> Stated | None:
+    key = f"network by {reader}"
+    if key not in about.read:
+        about.read[key] = read()
+    found: Stated | None = about.read[key]
+    return found
+
+
+def _of_format(config: Config, reader: Format, *, tower: bool) -> Stated:
+    """Return what a checkpoint format reads in the configs of its library."""
     table = reader.config_table(config)
     left = table.unknown(reader.own_config(config)) if table else []
-    headless = {"num_classes": 0} if inside else {}
+    headless = {"num_classes": 0} if tower else {}
 
     def whole() -> Mapping[str, Any]:
         return merged(reader.spec_in(config), headless)
@@ -230,15 +245,13 @@ def _of_timm(config: Config, zoo: Registry) -> Stated:
         changes = merged(quick, timm_config.changes_of(config, Spec()))
         note = f"architecture {shown} of config.json is not known; the settings are the model's"
         return Stated(changes, notes=(note, *notes))
-    changes = merged(quick, timm_config.changes_of(config, timm_spec(found)))
-    fixed = not built_of_parts(found) and "pool" in changes
-    pool = timm_spec(found).pool.name
-    expected = f"that of timm's {name}, which {found.name} wraps (here it is called {pool!r})"
-    check_config(not fixed, "global_pool", expected, config.get("global_pool"))
-    stated = Stated(changes, None, found, notes)
-    if not built_of_parts(found):
-        return stated
-    return replace(stated, shown=partial(timm_config.shown, config, stated.spec))
+    base, own = timm_spec(found), built_of_parts(found)
+    changes = merged(quick, timm_config.changes_of(config, base))
+    called = f"that of timm's {name}, which {found.name} wraps (here it is called"
+    expected = f"{called} {base.pool.name!r})"
+    check_config(own or "pool" not in changes, "global_pool", expected, config.get("global_pool"))
+    beyond = partial(timm_config.shown, config) if own else None
+    return Stated(changes, None, found, notes, shown=beyond)
 
 
 def _quick(config: Config) -> dict[str, Any]:

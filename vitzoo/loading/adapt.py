@@ -10,55 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from vitzoo.formats.timm import HEADS
+from vitzoo.loading.plan import Plan
 from vitzoo.network.model import VisionTransformer
 from vitzoo.parts.init import WithoutData
 from vitzoo.parts.protocols import GRID, MODULE, TABLE, WeightsAdapter, call
-from vitzoo.schema.spec import Spec
 
 CLASSIFIERS = ("head.weight", "head.fc.weight")
 PRE_LOGITS = "head.pre_logits."
 LOADABLE = (torch.float32, torch.float16, torch.bfloat16)
-
-
-@dataclass(frozen=True)
-class Adaptation:
-    """Differences between a file and the model that the caller asked for.
-
-    Args:
-        native_size: (h, w) px of the images that the weights were trained on.
-        fresh_head: whether a new classifier replaces a classifier that does not fit.
-        other_head: whether this holds for every layer of the head.
-        fresh_pre_logits: whether new pre-logits replace those of the file, even of equal shape.
-        in_chans: whether the patch kernel is adapted to another number of channels.
-        resampling: setting that the report names if positions are interpolated.
-        pooled: whether a classifier on pre-logits may be one of the class token, see `Format`.
-    """
-
-    native_size: tuple[int, int] | None = None
-    fresh_head: bool = False
-    other_head: bool = False
-    fresh_pre_logits: bool = False
-    in_chans: bool = False
-    resampling: str = ""
-    pooled: bool = False
-
-    @classmethod
-    def between(
-        cls, trained: Spec, wanted: Spec, *, asked: Collection[str], resampling: str
-    ) -> Adaptation:
-        """Return the adaptation from the network of the weights to the network of the model.
-
-        `asked` are the fields of the head that the user or an adapter states.
-        """
-        heads = {trained.head.name, wanted.head.name}
-        return cls(
-            native_size=trained.image_size,
-            fresh_head=bool(asked),
-            other_head="head" in asked,
-            fresh_pre_logits=trained.head != wanted.head and "mlp" in heads,
-            in_chans=trained.in_chans != wanted.in_chans,
-            resampling=resampling,
-        )
 
 
 @dataclass
@@ -78,32 +37,41 @@ def adapt(
     tensors: dict[str, Tensor],
     model: nn.Module,
     expected: Mapping[str, Tensor],
-    adaptation: Adaptation,
+    plan: Plan,
+    *,
+    pooled: bool = False,
 ) -> Adapted:
-    """Adapt the tensors of a file, with or without data, to the `expected` ones of a model."""
-    result = Adapted(tensors)
+    """Adapt the tensors of a file to those of a model.
+
+    Args:
+        tensors: with or without data, by the names of the model.
+        model: the network `plan.wanted`.
+        expected: its tensors.
+        plan: the networks of the weights and of the model.
+        pooled: whether a classifier on pre-logits may be one of the class token, see `Format`.
+    """
+    result, native_size = Adapted(tensors), plan.trained.image_size
     foreign: WeightsAdapter | None = getattr(model, "foreign", None)
-    if adaptation.native_size is not None:
-        if isinstance(model, VisionTransformer):
-            _resample(result, model, adaptation.native_size)
-        elif foreign is not None:
-            moved = foreign.resample(tensors, adaptation.native_size)
-            result.resampled += [name for name in moved if moved[name] is not tensors.get(name)]
-            result.tensors = moved
-    if adaptation.in_chans:
+    if isinstance(model, VisionTransformer):
+        _resample(result, model, native_size)
+    elif foreign is not None:
+        moved = foreign.resample(tensors, native_size)
+        result.resampled += [name for name in moved if moved[name] is not tensors.get(name)]
+        result.tensors = moved
+    if plan.trained.in_chans != plan.wanted.in_chans:
         part = getattr(model, "patch_embed", None)
         own = (f"patch_embed.{getattr(part, 'input_conv', 'proj.weight')}",)
         for name in own if foreign is None else foreign.input_convs:
             _change_channels(result, name, expected)
-    if adaptation.pooled and CLASSIFIERS[0] in expected:
+    if pooled and CLASSIFIERS[0] in expected:
         _leave_pooler_out(result)
-    if adaptation.fresh_head:
+    if plan.asked:
         heads = HEADS if foreign is None else foreign.classifiers
         new = {name for name in expected if name.startswith(heads)}
-        if isinstance(model, VisionTransformer) and not adaptation.other_head:
+        if isinstance(model, VisionTransformer) and "head" not in plan.asked:
             new = _classifier(model)
         dropped = result.dropped
-        _drop_head(result, expected, heads, new, pre_logits=adaptation.fresh_pre_logits)
+        _drop_head(result, expected, heads, new, pre_logits=plan.other_pre_logits)
         result.dropped = [*dropped, *result.dropped]
         result.fresh = [name for name in expected if name in new - result.tensors.keys()]
     return result

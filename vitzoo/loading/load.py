@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from vitzoo import settings
+from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.containers import Tensors
 from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.errors import CheckpointError
-from vitzoo.loading.adapt import LOADABLE, Adaptation, Adapted, adapt, fresh_head
+from vitzoo.loading.adapt import LOADABLE, Adapted, adapt, fresh_head
 from vitzoo.loading.assign import Slots
+from vitzoo.loading.plan import Plan
 from vitzoo.network.model import VisionTransformer
 from vitzoo.parts.shapes import Shapes
 from vitzoo.plugin.guard import note_of
+from vitzoo.registry.registry import Registry
 from vitzoo.report import LoadReport
 from vitzoo.store.stamp import Stamps
 from vitzoo.text import fold, listed
-
-if TYPE_CHECKING:
-    from vitzoo.checkpoint.checkpoint import Checkpoint
-    from vitzoo.registry.registry import Registry
 
 
 class Misfit(NamedTuple):
     """A file that does not fit a model.
 
     Args:
-        plan: its tensors by the names of the model, without data.
+        adapted: its tensors by the names of the model, without data.
         slots: where the tensors of the model are.
         checkpoint: the open file.
         zoo: the registry.
@@ -39,7 +38,7 @@ class Misfit(NamedTuple):
         unfit: names of tensors of another shape.
     """
 
-    plan: Adapted
+    adapted: Adapted
     slots: Slots
     checkpoint: Checkpoint
     zoo: Registry
@@ -52,37 +51,36 @@ class Misfit(NamedTuple):
 def load(
     model: nn.Module,
     checkpoint: Checkpoint,
-    adaptation: Adaptation,
+    plan: Plan,
     zoo: Registry,
     *,
     dtype: torch.dtype | None = None,
-    assumed: tuple[str, ...] = (),
+    notes: tuple[str, ...] = (),
     check_finite: bool = True,
 ) -> LoadReport:
     """Load a checkpoint into a model built on `meta`; change the model only if everything fits.
 
-    `dtype` is the floating type of the loaded tensors, as stored if None; `assumed` are settings
+    `dtype` is the floating type of the loaded tensors, as stored if None; `notes` are further ones
     for the report. Raises CheckpointError with all problems of names, shapes, types and values.
     """
     checkpoint, slots = identified(checkpoint, zoo), Slots(model)
     layout = format_of(checkpoint, zoo)
-    adaptation = replace(adaptation, pooled=layout.pooled)
     hollow = checkpoint.shapes(layout)
     with Shapes():
-        plan = adapt(hollow, model, slots.expected, adaptation)
-    check(plan, slots, checkpoint, zoo, note_of(layout))
+        fitted = adapt(hollow, model, slots.expected, plan, pooled=layout.pooled)
+    check(fitted, slots, checkpoint, zoo, note_of(layout))
 
     ignored = layout.ignored_keys(checkpoint.header.tensors)
     found = checkpoint.tensors(unread=[n for n in ignored if n.startswith(layout.beside)])
     if check_finite:
         _check_values(found, checkpoint)
     tensors = {name: t.contiguous() for name, t in layout.to_model(found.tensors).items()}
-    adapted = adapt(tensors, model, slots.expected, adaptation)
+    adapted = adapt(tensors, model, slots.expected, plan, pooled=layout.pooled)
     converted = _assign(slots, adapted, dtype)
     if isinstance(model, VisionTransformer):
         model.loaded_positions = adapted.positions
 
-    resampling = (adaptation.resampling,) if adapted.resampled and adaptation.resampling else ()
+    resampling = (plan.resampling,) if adapted.resampled and plan.resampling else ()
     prefix = (f"prefix = {checkpoint.prefix}",) if checkpoint.prefix else ()
     changed = {*adapted.resampled, *adapted.rebuilt, *converted}
     return LoadReport(
@@ -98,7 +96,7 @@ def load(
         converted=(*adapted.rebuilt, *(n for n in converted if n not in adapted.rebuilt)),
         reinitialised=tuple(adapted.fresh),
         dropped=(*adapted.dropped, *ignored, *checkpoint.outside),
-        assumed=(*assumed, *resampling, *prefix, *checkpoint.notes),
+        assumed=(*plan.assumed, *notes, *resampling, *prefix, *checkpoint.notes),
     )
 
 
@@ -139,7 +137,7 @@ def _check_values(found: Tensors, checkpoint: Checkpoint) -> None:
 
 
 def check(
-    plan: Adapted,
+    adapted: Adapted,
     slots: Slots,
     checkpoint: Checkpoint,
     zoo: Registry,
@@ -150,9 +148,9 @@ def check(
     `note` is the end of its message.
     """
     expected = slots.expected
-    missing = [n for n in expected if n not in plan.tensors and n not in plan.fresh]
-    unexpected = [name for name in plan.tensors if name not in expected]
-    both = {name: (t, expected[name]) for name, t in plan.tensors.items() if name in expected}
+    missing = [n for n in expected if n not in adapted.tensors and n not in adapted.fresh]
+    unexpected = [name for name in adapted.tensors if name not in expected]
+    both = {name: (t, expected[name]) for name, t in adapted.tensors.items() if name in expected}
     unfit = [name for name, (found, own) in both.items() if found.shape != own.shape]
     shapes = [
         f"{n} is {tuple(both[n][0].shape)}, the model has {tuple(both[n][1].shape)}" for n in unfit
@@ -170,7 +168,7 @@ def check(
         ("of a type that weights do not have", types),
     )
     if error:
-        raise error.of(Misfit(plan, slots, checkpoint, zoo, note, missing, unexpected, unfit))
+        raise error.of(Misfit(adapted, slots, checkpoint, zoo, note, missing, unexpected, unfit))
 
 
 def does_not_fit(

@@ -149,15 +149,15 @@ def _read(path: Path, source: str) -> dict[str, Any]:
     names = file.header.tensors
     if VECTORS not in names:
         fix = "write the vectors (classes, width) under this name"
-        if METADATA in file.metadata:
+        if METADATA in file.header.metadata:
             fix = "it is a file of vitzoo.save, pass it to create as the network: create(path)"
         raise CheckpointError(
             f"{file.source} has no tensor {VECTORS!r}, only {short_repr([*names][:5])}; {fix}"
         )
     found: dict[str, Any] = {n: file.tensor(n) for n in (VECTORS, SCALE, BIAS) if n in names}
-    if "labels" in file.metadata:
+    if "labels" in file.header.metadata:
         try:
-            found["labels"] = strict_json(file.metadata["labels"].encode())
+            found["labels"] = strict_json(file.header.metadata["labels"].encode())
         except ValueError as error:
             raise CheckpointError(
                 f"{file.source}: labels in its metadata must be a list in JSON: {error}"

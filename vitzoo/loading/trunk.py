@@ -6,25 +6,85 @@ of checkpoint, and `create` and `predict` read it without that app.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TypeVar
 
-from vitzoo.checkpoint.checkpoint import Checkpoint
+from vitzoo.checkpoint.checkpoint import Checkpoint, open_registered
 from vitzoo.checkpoint.containers import NAMES, Container, Reading, Tensors
-from vitzoo.checkpoint.detect import format_of
-from vitzoo.checkpoint.saved import Trunk
-from vitzoo.errors import CheckpointError, HashMismatch
+from vitzoo.checkpoint.description import Trunk
+from vitzoo.checkpoint.detect import format_of, identified
+from vitzoo.errors import (
+    CheckpointError,
+    HashMismatch,
+    UnknownName,
+    WeightsUnavailable,
+    short_repr,
+)
+from vitzoo.files.names import on_hub
 from vitzoo.files.safetensors import Header, TensorInfo
+from vitzoo.foreign.opened import open_unregistered
 from vitzoo.formats import Format
 from vitzoo.formats.timm import HEADS
+from vitzoo.registry.choice import choose
+from vitzoo.registry.registry import Registry
+from vitzoo.schema.addresses import parts_of_name
 from vitzoo.text import listed
-
-if TYPE_CHECKING:
-    from vitzoo.registry.registry import Registry
 
 HEAD = ("head.weight", "head.bias")
 T = TypeVar("T")
+
+
+def on_trunk(
+    file: Checkpoint, given: str | os.PathLike[str] | None, zoo: Registry, prefix: str | None
+) -> Checkpoint:
+    """Open the weights below a classifier, and return both.
+
+    Args:
+        file: the open file of the classifier.
+        given: the path or address of the trunk's weights file. None: registered weights, or a file
+            in the folder of the classifier.
+        zoo: the registry.
+        prefix: of the keys of the trunk, in a file with several networks.
+
+    Raises:
+        CheckpointError: the trunk is not there.
+        HashMismatch: it is another file than the classifier was made with.
+    """
+    trunk = file.stated.trunk
+    if trunk is None:
+        raise AssertionError("a classifier states its trunk")
+    where = file.source
+    needs = f"{where} needs the weights of {trunk} with sha256 {trunk.sha256}"
+    wanted = f"the path of {trunk.file}" if trunk.file else "a file with this sha256"
+    other = f"pass {wanted}: --weights FILE (weights=)"
+    if given is not None:
+        if not on_hub(given) and not os.path.lexists(given):
+            raise CheckpointError(
+                f"{needs}; weights={short_repr(os.fspath(given))} is no file; {other}"
+            )
+        below = open_unregistered(given, zoo, prefix)
+    elif not trunk.weights:
+        path = Path(where).with_name(trunk.file or "?")
+        if not path.is_file():
+            raise CheckpointError(f"{needs}, which are not in the same folder; {other}")
+        below = open_unregistered(path, zoo)
+    elif on_hub(trunk.weights):  # what a file states alone is not fetched
+        raise CheckpointError(f"{needs}; pass the address: --weights {trunk.weights} (weights=)")
+    else:
+        name, weights = parts_of_name(trunk.weights)
+        try:
+            variant = zoo.variant(name)
+            row = choose(variant, weights, zoo)
+        except (UnknownName, WeightsUnavailable) as error:
+            reason = str(error).partition("\n")[0]
+            raise CheckpointError(f"{needs}: {reason}; {other}") from error
+        if row.sha256 not in ("", trunk.sha256):
+            raise HashMismatch(f"{needs}; the registry has sha256 {row.sha256}; {other}")
+        below = open_registered(variant, row, zoo)
+    return with_head(identified(below, zoo, prefix), file, trunk, zoo)
 
 
 def with_head(trunk: Checkpoint, head: Checkpoint, stated: Trunk, zoo: Registry) -> Checkpoint:
@@ -51,7 +111,7 @@ def with_head(trunk: Checkpoint, head: Checkpoint, stated: Trunk, zoo: Registry)
     if trunk.sha256:
         _check(trunk, trunk.sha256, head.source, stated)
     joined = TrunkAndHead(trunk, head.container, head.source, stated, format_of(trunk, zoo))
-    row = trunk.row and replace(trunk.row, label_set="", labels=head.labels)
+    row = trunk.row and replace(trunk.row, label_set="", labels=head.stated.labels)
     base = str(stated), stated.sha256
     return replace(head, container=joined, row=row, notes=trunk.notes, trunk=base)
 

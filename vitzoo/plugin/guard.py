@@ -144,28 +144,35 @@ def fits(found: Any, kind: Any) -> bool:
     return isinstance(found, origin) and all(fits(one, k) for column, k in inside for one in column)
 
 
+def guarded(layout: Any) -> tuple[Any, Owner] | None:
+    """Return a plugin's format and its plugin, None for a format of the core."""
+    found: tuple[Any, Owner] | None = layout.guarded if type(layout) is GuardedFormat else None
+    return found
+
+
 def for_file(layout: Any, file: str) -> Any:
     """Return the format of a file; if it is a plugin's, its errors name the file."""
-    if type(layout) is GuardedFormat:
-        target, owner = layout.guarded
-        return GuardedFormat(target, owner._replace(file=file))
+    if found := guarded(layout):
+        return GuardedFormat(found[0], found[1]._replace(file=file))
     return layout
 
 
 def not_inverse(layout: Any, problem: str) -> PluginError | None:
     """Return the error about a plugin's format whose methods do not undo each other."""
-    if type(layout) is not GuardedFormat:
+    found = guarded(layout)
+    if found is None:
         return None
-    target, owner = layout.guarded
+    target, owner = found
     at = defined_at(target.from_model)
     return owner.error(f"{problem}: to_model must undo from_model ({at})", target.to_model)
 
 
 def note_of(layout: Any) -> str:
     """Return the end of an error about a file: its format, if that is a plugin's."""
-    owner = layout.guarded[1] if type(layout) is GuardedFormat else None
-    if owner is None or not owner.file:
+    found = guarded(layout)
+    if found is None or not found[1].file:
         return ""
+    owner = found[1]
     return f"; its format is {owner}; if that is wrong, set {NOT}={owner.name}"
 
 

@@ -160,9 +160,11 @@ class Registry:
 
     def contribution(self, kind: str, name: str) -> tuple[str, Contribution]:
         """Return the namespace and the entry of a part; its code is not imported."""
-        self.load_namespace_of(name)
-        if name in self.host.parts[kind]:
-            return self.host.parts[kind][name]
+        rows = self.host.parts[kind]
+        if name not in rows:
+            self.load_namespace_of(name)
+        if name in rows:
+            return rows[name]
         raise self._unknown(kind, name)
 
     def plugins(self) -> list[PluginInfo]:

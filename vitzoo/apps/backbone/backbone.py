@@ -27,7 +27,7 @@ from vitzoo.network.inputs import check_images, explained
 from vitzoo.network.model import VisionTransformer
 from vitzoo.network.shortcut import HOOKS
 from vitzoo.network.wrappers import network_of
-from vitzoo.opening import is_model, resolve
+from vitzoo.opening import is_model, stated
 from vitzoo.registry.registry import registry
 from vitzoo.schema.rows import built_of_parts
 from vitzoo.schema.spec import Spec
@@ -120,7 +120,7 @@ def backbone(
 
 def _created(source: Any, out: Any, norm: bool, options: dict[str, Any]) -> nn.Module:
     """Return a new network without classifier; what no result depends on is not trained."""
-    variant = resolve(source, registry(), options.get("weights")).variant
+    variant = stated(source, registry(), options.get("weights")).variant
     core = variant is None or built_of_parts(variant)
     headless: dict[str, Any] = {"num_classes": 0, "head": "none"} if core else {"num_classes": 0}
     network = create(source, **headless, **options)

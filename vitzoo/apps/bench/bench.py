@@ -21,7 +21,7 @@ from vitzoo.apps.predict.classes import MOST
 from vitzoo.apps.predict.fingerprint import versions
 from vitzoo.errors import InvalidOption, VitzooError, printable, short_repr
 from vitzoo.factory import check_place, open_network
-from vitzoo.opening import Registered, is_model, locate
+from vitzoo.opening import Named, is_model, locate
 from vitzoo.schema.spec import Spec
 
 MODEL = "vit_digits"  # in the package
@@ -193,7 +193,7 @@ def _shell(model: Any, weights: Any) -> str:
 def _arguments(model: Any, weights: Any, device: Any, *, untrained: bool) -> str:
     """Return the arguments of `create` that give the model."""
     found = locate(model)
-    bare = untrained or not isinstance(found, Registered) or found.row
+    bare = untrained or not isinstance(found, Named) or found.row
     loaded = f"weights={os.fspath(weights)!r}" if weights else "" if bare else "pretrained=True"
     place = f"device={str(device)!r}" if device else ""
     name = os.fspath(model) if isinstance(model, os.PathLike) else model

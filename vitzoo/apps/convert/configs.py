@@ -13,6 +13,7 @@ from itertools import chain, product
 from math import floor, isclose
 from typing import Any
 
+from vitzoo.checkpoint.description import Description
 from vitzoo.errors import CheckpointError, VitzooError
 from vitzoo.foreign import timm_config
 from vitzoo.foreign.changes import changed, timm_spec
@@ -299,7 +300,7 @@ def _base(name: str, zoo: Registry) -> Spec | None:
 
 def _read_back(config: Config, zoo: Registry) -> Spec | None:
     with suppress(VitzooError):
-        stated = stated_by(config, zoo)
+        stated = stated_by(Description(config=config), zoo)
         return stated.spec if stated and stated.variant else None
     return None
 

@@ -33,7 +33,7 @@ from vitzoo.foreign import overrides
 from vitzoo.foreign.opened import open_described, open_unregistered
 from vitzoo.formats import Format
 from vitzoo.keywords import check_types
-from vitzoo.opening import Registered, locate
+from vitzoo.opening import File, Folder, Named, OnHub, locate
 from vitzoo.plugin.guard import for_file, not_inverse, note_of
 from vitzoo.progress import progress
 from vitzoo.registry.choice import choose
@@ -155,8 +155,8 @@ def convert(
         if ending == NPZ:
             write_npz(file, arrays)
         else:  # the spec of a saved model stays valid with its names, which `timm` keeps
-            own = METADATA in checkpoint.metadata and to == "timm"
-            metadata = {METADATA: checkpoint.metadata[METADATA]} if own else {}
+            own = METADATA in checkpoint.header.metadata and to == "timm"
+            metadata = {METADATA: checkpoint.header.metadata[METADATA]} if own else {}
             write_safetensors(file, arrays, FOREIGN | metadata)
         file.flush()
         try:
@@ -260,18 +260,19 @@ def open_source(
     """Open the weights file of a path, of an address on the Hub, or of a variant."""
     named = None if variant is None else zoo.variant(variant)
     found = locate(source, zoo=zoo)
-    if isinstance(found, Registered):
+    if isinstance(found, Named):
         file = HubFile.of(found.variant, found.row or choose(found.variant, None, zoo), zoo)
         checkpoint = identified(open_hub_file(file), zoo, prefix)
         return Source(checkpoint, zoo, found.variant.spec, named)
-    if not isinstance(found, str | Path):
+    if not isinstance(found, OnHub | File | Folder):
         raise InvalidOption(
             f"expected weights in a file, got {describe(source)}; write them to one first: "
             "vitzoo.save(model, 'model.safetensors')"
         )
-    opened = open_unregistered(found, zoo, prefix)
-    if isinstance(found, Path):
-        _check_whole(found)
+    place = found.address if isinstance(found, OnHub) else found.path
+    opened = open_unregistered(place, zoo, prefix)
+    if isinstance(place, Path):
+        _check_whole(place)
     checkpoint = identified(opened, zoo, prefix)
     return Source(checkpoint, zoo, checkpoint.spec or (named.spec if named else None), named)
 
@@ -295,7 +296,7 @@ def _heads(opened: Source, reading: Format, writing: Format, given: int | None) 
         if spec and spec.num_heads:
             stated[f"the spec of {spec.variant or 'the file'}"] = spec.num_heads
     checkpoint = opened.checkpoint
-    heads = reading.num_heads(checkpoint.config, checkpoint.skeleton())
+    heads = reading.num_heads(checkpoint.stated.config, checkpoint.skeleton())
     stated |= {} if heads is None else {checkpoint.source: heads}
     if len(set(stated.values())) > 1:
         counts = ", ".join(f"{name} states {count}" for name, count in stated.items())

@@ -15,7 +15,8 @@ from vitzoo.apps.predict.classes import sample_of
 from vitzoo.factory import check_alone, check_place, create
 from vitzoo.files.names import on_hub
 from vitzoo.network.wrappers import network_of, unwrapped
-from vitzoo.opening import Registered, is_path, locate
+from vitzoo.opening import File, Folder, Named, locate
+from vitzoo.registry.choice import is_path
 
 
 def fix_of_argument(name: str, _value: object) -> str:
@@ -48,9 +49,9 @@ def placed(
 def absolute(model: Any, weights: Any) -> tuple[Any, Any]:
     """Return both arguments with absolute paths: a worker may have another working folder."""
     found, variant = locate(model, weights), None
-    if isinstance(found, Path):
-        model = found.absolute()
-    elif isinstance(found, Registered):
+    if isinstance(found, File | Folder):
+        model = found.path.absolute()
+    elif isinstance(found, Named):
         model, variant = found.name, found.variant
         weights = found.row.name if found.row else weights
     if weights and isinstance(weights, str | os.PathLike) and not on_hub(weights):

@@ -28,16 +28,16 @@ from vitzoo.apps.probe.classifiers import (
 )
 from vitzoo.apps.probe.embeddings import Embedded, EmbeddingCache, embed_images
 from vitzoo.apps.probe.labelled import LabelledImage, read_labelled
-from vitzoo.checkpoint.saved import Trunk
+from vitzoo.checkpoint.description import Trunk
 from vitzoo.display import html_table
 from vitzoo.errors import InvalidOption
 from vitzoo.files.names import check_path, on_hub
 from vitzoo.keywords import check_keywords, check_types
-from vitzoo.loading.request import changed
-from vitzoo.loading.source import RegisteredWeights, SavedClassifier
+from vitzoo.loading.differences import changed
+from vitzoo.loading.weights import with_weights
 from vitzoo.network.build import build
 from vitzoo.network.model import VisionTransformer
-from vitzoo.opening import is_model, resolve, weights_source
+from vitzoo.opening import is_model, stated
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.registry.registry import registry
 from vitzoo.saving import save_classifier
@@ -379,9 +379,9 @@ def _to_save(
     if is_model(model):
         return f"the network was given as an object, so no file has its weights; {again}"
     zoo = registry()
-    request = resolve(model, zoo)
-    source = weights_source(request, weights, True, zoo)
-    if request.changes:
+    statement = with_weights(stated(model, zoo), weights, True)
+    variant, row = statement.variant, statement.row
+    if statement.changes:
         return f"the network is not the one of its weights; {again}"
     if not isinstance(network, VisionTransformer) or len(predictor.shapes[POOLED]) != 1:
         name = _name(model, network)
@@ -391,10 +391,10 @@ def _to_save(
     with torch.device("meta"):
         build(spec, part=zoo.part)  # raises if the network cannot have this head
     report: Any = network.load_report
-    if isinstance(source, RegisteredWeights):
-        trunk = Trunk(report.sha256, weights=f"{source.variant.name}:{source.row.name}")
-    elif isinstance(source, SavedClassifier):
-        trunk = source.trunk
+    if variant and row:
+        trunk = Trunk(report.sha256, weights=f"{variant.name}:{row.name}")
+    elif statement.about.trunk:
+        trunk = statement.about.trunk
     elif on_hub(report.source):
         trunk = Trunk(report.sha256, weights=report.source)
     elif Trunk.can_name(name := Path(report.source).name):

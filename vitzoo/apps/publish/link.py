@@ -19,7 +19,7 @@ from vitzoo.files.access import copy_hashed, make_folder_or_raise, writing_to
 from vitzoo.files.folder_manifest import write_manifest, writing_own
 from vitzoo.inventory import verify
 from vitzoo.keywords import check_choice, check_types
-from vitzoo.opening import Registered, locate
+from vitzoo.opening import File, Folder, Named, OnHub, locate
 from vitzoo.registry.choice import choose
 from vitzoo.registry.foreign_names import known_elsewhere
 from vitzoo.registry.label_sets import known_labels
@@ -142,8 +142,8 @@ def timm_overlay(tag: str, folder: str | os.PathLike[str] | None = None) -> dict
 def _opened(name: str, weights: str | None, zoo: Registry) -> Source:
     """Open the verified file of registered weights."""
     found = locate(name, weights, zoo)
-    if not isinstance(found, Registered):
-        given = name if isinstance(found, str | Path) else "MODEL"
+    if not isinstance(found, Named):
+        given = name if isinstance(found, OnHub | File | Folder) else "MODEL"
         raise InvalidOption(
             f"link takes the name of registered weights, got {short_repr(name)}; for another "
             f"network: vitzoo push {given} OWNER/NAME --for LIBRARY --dry-run --folder DIR"
@@ -166,7 +166,7 @@ def _network(opened: Source) -> Network:
     row = checkpoint.row
     if spec is None or row is None:
         raise UnknownName(f"{checkpoint.source} has no registered network")
-    labels = known_labels(row.label_set, checkpoint.labels)
+    labels = known_labels(row.label_set, checkpoint.stated.labels)
     return Network(
         checkpoint.source,
         spec,
@@ -174,8 +174,8 @@ def _network(opened: Source) -> Network:
         checkpoint.format or "",
         {key: tuple(tensor.shape) for key, tensor in header.items()},
         labels if len(labels) == spec.num_classes else (),
-        checkpoint.preprocessing,
-        checkpoint.output_activation,
+        checkpoint.stated.preprocessing,
+        checkpoint.stated.output_activation,
     )
 
 

@@ -22,7 +22,7 @@ from vitzoo.factory import open_network
 from vitzoo.files.folder_manifest import MANIFEST, write_manifest, writing_own
 from vitzoo.log import log
 from vitzoo.network.activation import stated_activation
-from vitzoo.opening import Registered, is_model, locate
+from vitzoo.opening import Named, is_model, locate
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.saving import save, whole_network
 from vitzoo.schema.addresses import parts_of_name
@@ -135,7 +135,7 @@ def _model(model: object, zoo: Registry) -> tuple[Any, Origin]:
     """Return the model, and the registered weights that it was loaded from."""
     made = whole_network(model) if is_model(model) else open_network(model)
     origin = _origin(made, zoo)
-    if isinstance(locate(model, zoo=zoo), Registered):
+    if isinstance(locate(model, zoo=zoo), Named):
         origin = replace(origin, unchanged=not made.load_report.reinitialised)
     return made, origin
 

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.containers import DTYPES, Reading, SafetensorsFile, open_own
-from vitzoo.checkpoint.saved import Saved, parsed
+from vitzoo.checkpoint.description import Description
+from vitzoo.checkpoint.saved import parsed
 from vitzoo.errors import CheckpointError, InvalidOption, short_repr
 from vitzoo.files.access import read_regular
 from vitzoo.files.strict_json import strict_json
@@ -63,7 +64,7 @@ class Adapter:
     folder: str
     file: SafetensorsFile
     base: str
-    trained: Saved
+    trained: Description
     rank: int
     scale: float
     targets: object
@@ -77,7 +78,7 @@ class Adapter:
     def check_base(self, sha256: str, source: str) -> None:
         """Raise CheckpointError for weights that the adapter was not trained on."""
         if sha256 != self.base:
-            network = self.trained.spec.get("variant", "a network without a name")
+            network = (self.trained.spec or {}).get("variant", "a network without a name")
             raise CheckpointError(
                 f"{self.folder} was trained on weights of {short_repr(network)} with sha256 "
                 f"{self.base}, {source} has sha256 {sha256}; name the same network and weights="
@@ -85,13 +86,14 @@ class Adapter:
 
     def described(self, checkpoint: Checkpoint) -> Checkpoint:
         """Return the weights file with the classes and the preprocessing of the adapter."""
-        return replace(
-            checkpoint,
-            row=checkpoint.row and replace(checkpoint.row, label_set=""),
-            labels=self.trained.labels,
-            output_activation=self.trained.output_activation,
-            preprocessing=self.trained.preprocessing or checkpoint.preprocessing,
+        own, row = self.trained, checkpoint.row
+        stated = replace(
+            checkpoint.stated,
+            labels=own.labels,
+            output_activation=own.output_activation,
+            preprocessing=own.preprocessing or checkpoint.stated.preprocessing,
         )
+        return replace(checkpoint, row=row and replace(row, label_set=""), stated=stated)
 
     def check(self, model: nn.Module) -> None:
         """Raise CheckpointError, with all problems, unless the adapter fits a model."""

@@ -16,8 +16,8 @@ import vitzoo
 from vitzoo.errors import HashMismatch, VitzooError, did_you_mean
 from vitzoo.formats import Format
 from vitzoo.inventory import import_file, verify
-from vitzoo.loading.request import Request
-from vitzoo.loading.source import RegisteredWeights
+from vitzoo.loading.plan import Plan
+from vitzoo.loading.statement import Statement
 from vitzoo.registry.choice import choose
 from vitzoo.registry.label_sets import SETS
 from vitzoo.registry.registry import registry
@@ -67,8 +67,8 @@ def trained_spec(name: str, weights: str | None = None) -> Spec:
     """
     zoo = registry()
     variant = zoo.variant(name)
-    request = Request(variant.spec, variant=variant)
-    return RegisteredWeights(request, variant, choose(variant, weights, zoo), zoo).trained({})
+    statement = Statement(variant.spec, zoo, variant, choose(variant, weights, zoo))
+    return Plan.of(statement, {}, replaced=True).trained
 
 
 def problems_of(variant: Variant, row: Weights) -> Iterator[tuple[str, str]]:
