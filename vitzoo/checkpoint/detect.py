@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from typing import NamedTuple
 
 from vitzoo.checkpoint.around import OF_ALL, plain_keys, reason_of
 from vitzoo.checkpoint.checkpoint import Checkpoint
@@ -19,11 +18,36 @@ from vitzoo.errors import CheckpointError, InvalidOption, VitzooError, short_rep
 from vitzoo.formats import Format, Keys
 from vitzoo.plugin.guard import for_file
 from vitzoo.registry.registry import Registry
-from vitzoo.text import escaped, fold, listed
 
 WRAPPED = "timm_model."  # the prefix that transformers' TimmWrapper writes
-COMPARED = 500  # keys of an unknown file, those of all blocks as one
-RANGE = re.compile(r"\{[0-9,-]+\}")  # of blocks in such a key
+
+
+class NoNetwork(NamedTuple):
+    """A file in whose keys no format finds a network, and the failures of formats of plugins."""
+
+    source: str
+    keys: Keys
+    zoo: Registry
+    failed: str
+
+
+class SeveralNetworks(NamedTuple):
+    """The networks of a file, with their formats, and the prefix of the user, behind which none is.
+
+    None: the user names no prefix, and there are several networks.
+    """
+
+    source: str
+    found: Mapping[str, str]
+    prefix: str | None
+
+
+class NotBehind(NamedTuple):
+    """A prefix that no key of a file has."""
+
+    source: str
+    prefix: str
+    keys: Keys
 
 
 class Renamed:
@@ -116,7 +140,7 @@ def place_of(
         others = [other for other in found if other != place]
         return placed((place, name), layout(name), plain, others, alone=not tower)
     if found:
-        raise CheckpointError(_several(source, found, prefix))
+        raise CheckpointError().of(SeveralNetworks(source, found, prefix))
     from vitzoo.checkpoint.others import check_vit, encoder_in
 
     check_vit(source, stated.config, keys)
@@ -125,7 +149,7 @@ def place_of(
             f"{source}: {encoder}; expected a plain Vision Transformer: use a network of `vitzoo "
             "list --all` with its own weights, or transformers"
         )
-    raise CheckpointError(f"{source}: {_unknown(plain.keys(), zoo)}{failed}")
+    raise CheckpointError().of(NoNetwork(source, plain.keys(), zoo, failed))
 
 
 def of_own_builder(checkpoint: Checkpoint, prefix: str | None = None) -> Checkpoint:
@@ -141,7 +165,7 @@ def of_own_builder(checkpoint: Checkpoint, prefix: str | None = None) -> Checkpo
     prefix = _ended(prefix, own)
     keys = {n.removeprefix(prefix): plain[n] for n in own if n.startswith(prefix)}
     if not keys:
-        raise CheckpointError(_nothing(checkpoint.source, prefix, own))
+        raise CheckpointError().of(NotBehind(checkpoint.source, prefix, own))
     return _at(Place(prefix, OWN_KEYS, keys), checkpoint)
 
 
@@ -167,7 +191,7 @@ def _stated(checkpoint: Checkpoint, name: str, prefix: str) -> Place:
     prefix = _ended(prefix, keys)
     behind = {key.removeprefix(prefix): key for key in keys if key.startswith(prefix)}
     if not behind:
-        raise CheckpointError(_nothing(checkpoint.source, prefix, keys))
+        raise CheckpointError().of(NotBehind(checkpoint.source, prefix, keys))
     return Place(prefix, name, behind)
 
 
@@ -187,30 +211,6 @@ def _ended(prefix: str, keys: Keys) -> str:
     if not prefix or prefix.endswith((".", "/")):
         return prefix
     return next((f"{prefix}/" for key in keys if key.startswith(f"{prefix}/")), f"{prefix}.")
-
-
-def _several(source: str, found: Mapping[str, str], prefix: str | None) -> str:
-    """Return the message about several networks, or about none behind the prefix of the user."""
-    shown = ", ".join(f"'{escaped(place)}' ({name})" for place, name in found.items())
-    fix = f"pass one as prefix={[*found][-1]!r} of create, or as --prefix of `vitzoo convert`"
-    if prefix is None:
-        return (
-            f"{source}: the keys behind several prefixes are networks: {shown}; expected one: {fix}"
-        )
-    return (
-        f"{source}: there is not one network behind the prefix {short_repr(prefix)}; the prefixes "
-        f"of networks: {shown}; {fix}"
-    )
-
-
-def _nothing(source: str, prefix: str, keys: Keys) -> str:
-    """Return the message about a prefix that no key has."""
-    starts = sorted({key.partition(".")[0] + "." for key in keys if "." in key})
-    return (
-        f"{source}: no tensor of a network has the prefix {short_repr(prefix)}; its keys begin "
-        f"with {listed(starts, 5) or 'no prefix'}; leave prefix= (--prefix) out, or name one of "
-        "these"
-    )
 
 
 def _networks_in(
@@ -243,17 +243,3 @@ def _matching(keys: Keys, source: str, zoo: Registry, *, plugins: bool = True) -
             f"{source}: several formats match its keys: {', '.join(found)}; disable all but one"
         )
     return "".join(found), failed
-
-
-def _unknown(keys: Keys, zoo: Registry) -> str:
-    """Return the message about keys that match no format, with those that no format has."""
-    names = sorted(zoo.parts["checkpoint format"], key=lambda name: ("/" in name, name))
-    rows = sorted(fold(keys), key=lambda row: (row.count(".") + row.count("/"), row))
-    odd = rows[:COMPARED]  # keys outside the blocks first, because they tell most
-    for name in names:
-        with suppress(Exception):  # `_matching` has named the failure
-            layout: Format = zoo.part("checkpoint format", name)
-            odd = [row for row in odd if not layout.knows(RANGE.sub("0", row))]
-    shown = listed(odd or rows, 5) or "none"
-    what = "no known format has its keys" if odd else "known formats need more than its keys"
-    return f"unknown checkpoint format; {what} {shown}; known formats: {', '.join(names)}"
