@@ -394,7 +394,7 @@ def test_the_documented_registration_works(page_folder, tmp_path, monkeypatch):
 
 
 CALLS = ROOT / "docs" / "other-libraries.md"
-WALKED = [ROOT / "docs" / "publishing.md", CALLS]
+WALKED = [ROOT / "docs" / "publishing.md", pytest.param(CALLS, marks=pytest.mark.long)]
 STEP = r"^```(python|sh)\n(.*?)^```|^\| (?:`([^`\n]*)`|[^|\n]*) \| `([^`\n]*)` \|$"
 ON_THE_HUB = r"^open_clip|pretrained=(True|\")|from_pretrained\(\"\w+/|push_to|list_pretrained"
 
@@ -408,7 +408,7 @@ def run_shell(block: str) -> None:
 
 @pytest.mark.docs
 @pytest.mark.usefixtures("page_folder")
-@pytest.mark.parametrize("page", WALKED, ids=names(WALKED))
+@pytest.mark.parametrize("page", WALKED, ids=lambda page: page.name)
 def test_blocks_and_tables_of_calls_run_in_order(page, tmp_path, monkeypatch, capsys):
     """In a table, calls of another library and of vitzoo; if only the Hub has it, it is refused."""
     monkeypatch.setenv("VITZOO_HOME", str(tmp_path / "home"))

@@ -193,6 +193,7 @@ def step(clone, hub, tmp_path):
     return run
 
 
+@pytest.mark.long
 @pytest.mark.workflows
 def test_the_steps_open_a_pull_request_and_update_it(clone, step, tmp_path):
     folder, _ = clone
@@ -235,6 +236,7 @@ def test_the_steps_open_a_pull_request_and_update_it(clone, step, tmp_path):
     assert git(*remote, "show", "pin-weights:registry.toml") == "another pin"
 
 
+@pytest.mark.long
 @pytest.mark.workflows
 def test_without_a_hub_the_job_fails_with_the_cause(hub, step, tmp_path):
     hub.close()

@@ -70,7 +70,7 @@ def folder(tmp_path, of_python):
     [
         (*VITZOO, *EMBED),
         (*MODULE, "list", "-q"),
-        (*MODULE, *CONVERT),
+        pytest.param((*MODULE, *CONVERT), marks=BY_NIGHT),
         pytest.param((*VITZOO, *BENCH, "0.1"), marks=BY_NIGHT),
         pytest.param((*MODULE, *EMBED), marks=BY_NIGHT),
         pytest.param((*MODULE, "plugins", "check", "acme"), marks=BY_NIGHT),

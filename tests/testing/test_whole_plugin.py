@@ -196,6 +196,7 @@ def plugin(acme, new_registry):
     return found
 
 
+@pytest.mark.long
 def test_it_passes_every_conformance_test(plugin, author):
     """No test fails, is skipped or is expected to fail."""
     suite = SUITE.format(project=str(plugin["root"]))

@@ -52,6 +52,7 @@ def write(folder, tower):
     return network
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @cases("case", TOWERS)
 @torch.inference_mode()

@@ -193,7 +193,7 @@ def test_dropped_paths_do_not_act_in_evaluation(model, images):
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("training", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_the_network_is_compiled_as_one_graph(model, images, training):
     model.train(training)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")

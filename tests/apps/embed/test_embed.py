@@ -638,6 +638,7 @@ def test_several_workers_write_the_same_bytes_and_a_killed_one_is_an_error(
     assert bytes_of(tmp_path / "three") == bytes_of(tmp_path / "one")
 
 
+@pytest.mark.long
 @pytest.mark.workflows
 def test_workers_end_with_the_process_that_started_them(data, long_list, tmp_path):
     """They hold its stderr open as long as they live."""

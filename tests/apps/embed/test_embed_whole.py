@@ -134,6 +134,7 @@ def kill_in_mid_run(process: subprocess.Popen, out: Path) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.long
 def test_two_processes_and_a_killed_one_equal_a_single_process(start, place, images):
     single = start("single")
     shards = [start("out", RANK=str(i), WORLD_SIZE="2") for i in range(2)]

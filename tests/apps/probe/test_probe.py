@@ -154,11 +154,11 @@ from vitzoo.apps.probe.embeddings import EmbeddingCache, Embedded
 import numpy as np
 
 def read(folder):
-    found = EmbeddingCache(Path(folder), {"weights": "a"}, 3)
+    found = EmbeddingCache(Path(folder), {"weights": "a"}, WIDTH)
     known = sorted(map(str, found.known))
-    found.write([Embedded(np.ones(3, np.float32), "", "f" * 64)])
-    again = EmbeddingCache(Path(folder), {"weights": "a"}, 3).known
-    assert list(again["f" * 64]) == [1, 1, 1]
+    found.write([Embedded(np.ones(WIDTH, np.float32), "", "f" * 64)])
+    again = EmbeddingCache(Path(folder), {"weights": "a"}, WIDTH).known
+    assert list(again["f" * 64]) == [1] * WIDTH
     return known
 """
 
@@ -204,7 +204,7 @@ def test_what_is_no_file_of_embeddings_is_left_out(tmp_path, own):
     with parquet.ParquetWriter(tmp_path / "right" / f"{name}.parquet", right.schema) as writer:
         for one in (right.schema.empty_table(), right):  # an empty row group
             writer.write_table(one)
-    found = run_limited(CACHE, [str(tmp_path / kind) for kind in (*tables, *places)])
+    found = run_limited(CACHE.replace("WIDTH", "3"), [str(tmp_path / kind) for kind in (*tables, *places)])
     assert found[0].text == str(["a" * 64, "b" * 64])
     for kind, outcome in zip((*tables, *places), found, strict=True):
         assert outcome.kind == "value", (kind, outcome)
@@ -216,10 +216,11 @@ def test_what_is_no_file_of_embeddings_is_left_out(tmp_path, own):
 def test_equal_rows_of_a_file_of_embeddings_are_kept_once(tmp_path):
     """The file has less than 1 MB, its rows take more than the call may."""
     metadata = {"vitzoo.fingerprint": json.dumps({"weights": "a"})}
-    flat = pa.array(np.zeros(3 * 500_000, np.float32))
+    rows, width = 10_000, 2_000  # 80 MB, four times
+    flat = pa.array(np.zeros(rows * width, np.float32))
     columns = {
-        "sha256": pa.array(["0" * 64]).take(pa.array(np.zeros(500_000, np.int64))),
-        "pooled": pa.FixedSizeListArray.from_arrays(flat, 3),
+        "sha256": pa.array(["0" * 64]).take(pa.array(np.zeros(rows, np.int64))),
+        "pooled": pa.FixedSizeListArray.from_arrays(flat, width),
     }
     table = pa.table(columns).replace_schema_metadata(metadata)
     path = tmp_path / f"{'0' * 64}.parquet"
@@ -227,7 +228,7 @@ def test_equal_rows_of_a_file_of_embeddings_are_kept_once(tmp_path):
         for _ in range(4):
             writer.write_table(table)
     assert path.stat().st_size < 1_000_000
-    (found,) = run_limited(CACHE, [str(tmp_path)], memory=2**28, seconds=120)
+    (found,) = run_limited(CACHE.replace("WIDTH", str(width)), [str(tmp_path)], memory=2**28)
     assert found.text == str(["0" * 64])
 
 
