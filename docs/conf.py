@@ -23,10 +23,9 @@ from sphinx.errors import ExtensionError
 from torch import nn
 
 import vitzoo
-from vitzoo.apps.site.pages import variant_path
-from vitzoo.apps.site.site import write_site
 from vitzoo.plugin.info import FIRST_PARTY
-from vitzoo.registry.registry import registry
+from vitzoo_site import write_site
+from vitzoo_site.pages import variant_path
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -121,7 +120,7 @@ def families() -> dict[str, str]:
 
 def with_links(text: str) -> str:
     """Return the page of a family, its networks linked to their pages in the catalogue."""
-    variants = registry().variants
+    variants = {variant.name: variant for variant in vitzoo.variants()}
 
     def link(match: re.Match[str]) -> str:
         if match[1] not in variants:
@@ -244,7 +243,7 @@ def add_catalogue(app: Sphinx, error: Exception | None) -> None:
     if error is None and app.builder.format == "html":
         pages = {space: f"../{page}.html" for space, page in families().items()}
         out = Path(app.outdir) / "catalogue"
-        catalogue = write_site(registry(), out, docs={"": f"../{root_doc}.html"} | pages)
+        catalogue = write_site(out, docs={"": f"../{root_doc}.html"} | pages)
         if catalogue.failed:
             raise ExtensionError(f"plugins of the catalogue have failed: {catalogue.failed}")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import vitzoo
-from first_party import PLUGINS
+from first_party import FOLDERS, PLUGINS
 from tables import cases
 from vitzoo.testing import PluginTests
 
@@ -23,6 +23,7 @@ UPDATE = HERE.parent / "tests" / "update_released.py"
 HOOKS = sorted(f"vitzoo_{page.stem}" for page in HERE.parent.glob("docs/hooks/*.md"))
 VARIANTS, FORMATS = "vitzoo_variants", "vitzoo_checkpoint_formats"
 each_plugin = cases("plugin", PLUGINS, ids=lambda plugin: plugin.namespace)
+each_folder = cases("folder", FOLDERS, ids=lambda folder: folder.name)
 EXECUTED = r"^```python\n(.*?)^```"
 
 
@@ -49,12 +50,12 @@ def parts(plugin):
     ("file", "line", "core"),
     [("requirements.txt", "-e plugins/{}", []), ("all.txt", "./plugins/{}", ["."])],
 )
-def test_every_folder_is_a_plugin_that_the_readme_installs(plugins, file, line, core):
+def test_every_folder_is_a_plugin_that_the_readme_installs(file, line, core):
     folders = {path.name for path in HERE.iterdir() if path.is_dir() and path.name[0] not in "._"}
     required = HERE.joinpath(file).read_text().splitlines()
-    assert {plugin.folder.name for plugin in plugins} == folders - {"__pycache__"}
+    assert {folder.name for folder in FOLDERS} == folders - {"__pycache__"}
     assert sorted(text for text in required if text[0] != "#") == sorted(
-        [*core, *(line.format(name) for name in {plugin.folder.name for plugin in plugins})]
+        [*core, *(line.format(folder.name) for folder in FOLDERS)]
     )
 
 
@@ -95,12 +96,12 @@ def test_distribution_package_and_manifest_have_the_usual_names(plugin, plugins)
     assert plugin.manifest == (f"{plugin.namespace}.toml" if several else "registry.toml")
 
 
-@each_plugin
-def test_it_has_what_a_distribution_needs(plugin):
-    license_text = plugin.folder.joinpath("LICENSE").read_bytes()
+@each_folder
+def test_it_has_what_a_distribution_needs(folder):
+    license_text = folder.joinpath("LICENSE").read_bytes()
     assert license_text == HERE.parent.joinpath("LICENSE").read_bytes()
-    assert plugin.folder.joinpath(plugin.package, "py.typed").is_file()
-    assert plugin.folder.joinpath("README.md").read_text().startswith(f"# {plugin.name}\n")
+    assert folder.joinpath(folder.name.replace("-", "_"), "py.typed").is_file()
+    assert folder.joinpath("README.md").read_text().startswith(f"# {folder.name}\n")
 
 
 @each_plugin
@@ -250,8 +251,9 @@ def test_what_is_frozen_stays_as_it_is_written(plugin, tmp_path):
 
 @pytest.mark.docs
 @pytest.mark.usefixtures("page_folder")
-def test_readme_snippets_run_in_order(project):
-    page = project.folder / "README.md"
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_readme_snippets_run_in_order(folder):
+    page = folder / "README.md"
     found = re.findall(EXECUTED, page.read_text(), re.MULTILINE | re.DOTALL)
     assert found
     scope: dict[str, object] = {}
@@ -259,9 +261,9 @@ def test_readme_snippets_run_in_order(project):
         exec(compile(block, str(page), "exec"), scope)
 
 
-@each_plugin
-def test_readme_links_lead_somewhere(plugin):
-    page = plugin.folder / "README.md"
+@each_folder
+def test_readme_links_lead_somewhere(folder):
+    page = folder / "README.md"
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), target
 

@@ -18,6 +18,7 @@ from tables import cases
 ROOT = Path(__file__).parents[1]
 PATHS = (
     "vitzoo",
+    "vitzoo.cli",
     "vitzoo.errors",
     "vitzoo.formats",
     "vitzoo.parts",
@@ -43,7 +44,7 @@ def public(path: str) -> set[str]:
         return {
             name for name, value in vars(module).items() if getattr(value, "__module__", "") == path
         }
-    if path == "vitzoo.testing":
+    if path in ("vitzoo.cli", "vitzoo.testing"):
         return set(module.__all__)
     tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
@@ -51,6 +52,7 @@ def public(path: str) -> set[str]:
 
 
 HOOK = (ROOT / "docs" / "hooks" / "checkpoint_formats.md").read_text(encoding="utf-8")
+COMMANDS = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
 NAMES = {path: public(path) for path in PATHS}
 FOLDERS = [f"vitzoo.{path.stem}" for path in Path(vitzoo.__file__).parent.iterdir()]
 
@@ -156,7 +158,7 @@ def test_public_names_exist_and_are_documented(path):
         home = f"{path}.{name}"
         if isinstance(value, types.ModuleType):
             assert value.__name__ == home
-        described = inspect.getdoc(value) or f"`{name}`" in HOOK
+        described = inspect.getdoc(value) or f"`{name}`" in HOOK + COMMANDS
         assert described or name in ("hookimpl", "DropPathPolicy"), home
 
 

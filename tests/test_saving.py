@@ -343,7 +343,9 @@ CALLS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("call", "most"), [("save", 0.12), pytest.param("convert", 2.4, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("call", "most"), [("save", 0.12), pytest.param("convert", 2.4, marks=pytest.mark.long)]
+)
 def test_tensors_are_written_one_by_one(tmp_path, call, most):
     """Beyond a model `save` holds one tensor, the largest has 0.06 of the file.
 

@@ -105,7 +105,8 @@ def test_help_names_the_commands_of_plugins_and_imports_nothing(run, install):
     assert "acme" not in sys.modules
 
 
-def test_help_without_such_plugins_has_no_such_section(run):
+def test_help_without_such_plugins_has_no_such_section(run, monkeypatch):
+    monkeypatch.setenv("VITZOO_DISABLE_PLUGINS", "site")
     assert "Commands of plugins" not in run("--help")[1]
 
 
@@ -122,6 +123,20 @@ def test_an_unknown_command_suggests_those_of_plugins(run):
     code, out, err = run("atend")
     assert (code, out) == (2, "")
     says(err, "'atend'", "'attend'")
+
+
+def test_a_first_party_command_that_is_not_installed_names_its_plugin(run, monkeypatch):
+    monkeypatch.setattr("vitzoo.plugin.commands.find_plugins", list)
+    code, out, err = run("site", "catalogue")
+    assert (code, out) == (2, "")
+    says(err, "'site'", "vitzoo-site", "pip install ./plugins/vitzoo-site")
+
+
+def test_only_its_distribution_has_a_first_party_command(run, install):
+    install("acme-vit", f"{GROUP}site = acme.command:attend", UNTOUCHABLE)
+    row = next(row for row in rows(run).values() if row["distribution"] == "acme-vit")
+    assert row["state"] == "broken"
+    says(row["cause"], "'site'", "reserved", "vitzoo-site")
 
 
 TRIED = {
@@ -151,7 +166,8 @@ def test_a_plugin_may_have_a_command_that_people_try(run, install):
     assert run("train", "vit_b16")[:2] == (0, "vit_b16 5\n")
 
 
-def test_a_command_of_vitzoo_takes_precedence(run, install):
+def test_a_command_of_vitzoo_takes_precedence(run, install, monkeypatch):
+    monkeypatch.setenv("VITZOO_DISABLE_PLUGINS", "site")
     install("acme-vit", f"{GROUP}list = acme.command:attend", UNTOUCHABLE)
     assert run("list", "-q", "vit_b16")[:2] == (0, "vit_b16\n")
     assert "Commands of plugins" not in run("--help")[1]
@@ -254,7 +270,8 @@ def rows(run) -> dict:
 def test_plugins_lists_commands(run, install):
     root = install("acme-vit", POINTS, UNTOUCHABLE | {"acme/command.py": ""})
     found = rows(run)
-    assert [name for name in found if " " in name] == ["vitzoo attend", "vitzoo family"]
+    of_commands = [name for name in found if " " in name]
+    assert of_commands == ["vitzoo attend", "vitzoo family", "vitzoo site"]
     assert found["vitzoo attend"] == dict.fromkeys(("variants", "parts", "formats")) | {
         "namespace": "vitzoo attend", "state": "lazy", "distribution": "acme-vit", "version": "1.0",
         "entry_point": "acme.command:attend", "location": f"{root}/acme/command.py",

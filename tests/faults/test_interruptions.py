@@ -218,7 +218,9 @@ def spread(total: int, number: int) -> list[int]:
     return [1 + i * (total - 1) // (number - 1) for i in range(number)]
 
 
-@pytest.mark.parametrize("kind", [LONG["CancelledError"], "KeyboardInterrupt"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("CancelledError", marks=pytest.mark.long), "KeyboardInterrupt"]
+)
 @pytest.mark.parametrize(
     ("use", "files", "number"), [("create_with_plugin", IMPORTS, 4), ("call_with_plugin", PARTS, 6)]
 )

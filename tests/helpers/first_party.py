@@ -43,7 +43,7 @@ class Plugin:
 
 def _read(project: Path) -> list[Plugin]:
     table = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
-    found = table["entry-points"]["vitzoo"]
+    found = table["entry-points"].get("vitzoo", {})  # a distribution may have commands alone
     return [
         Plugin(project.parent, table["name"], namespace, *value.split(":"))
         for namespace, value in found.items()
@@ -60,8 +60,8 @@ def _check_installed(plugin: Plugin) -> Plugin:
     return plugin
 
 
+FOLDERS = sorted(path.parent for path in HERE.glob("*/pyproject.toml"))
+"""Of all distributions, also of those with commands alone."""
 PLUGINS = [
-    _check_installed(plugin)
-    for path in sorted(HERE.glob("*/pyproject.toml"))
-    for plugin in _read(path)
+    _check_installed(plugin) for folder in FOLDERS for plugin in _read(folder / "pyproject.toml")
 ]

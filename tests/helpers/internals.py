@@ -10,7 +10,6 @@ from vitzoo.apps.bench.ways import choose_ways as choose_ways
 from vitzoo.apps.predict.chunk import are_alike as are_alike
 from vitzoo.apps.predict.grids import in_order as in_order, of_any_size as of_any_size
 from vitzoo.apps.probe.classifiers import LinearClassifier as LinearClassifier, Score as Score
-from vitzoo.apps.site.site import Site as Site, write_site as write_site
 from vitzoo.authoring.plugin_state import place as place
 from vitzoo.authoring.registry_target import editable_manifests as editable_manifests
 from vitzoo.checkpoint.checkpoint import open_file as open_file
@@ -57,6 +56,7 @@ from vitzoo.parts.init import WithoutData as WithoutData, layer as layer
 from vitzoo.parts.resample import RESAMPLING as RESAMPLING
 from vitzoo.plugin.info import (
     FIRST_PARTY as FIRST_PARTY,
+    FIRST_PARTY_COMMANDS as FIRST_PARTY_COMMANDS,
     install_command as install_command,
     renewal as renewal,
 )

@@ -11,7 +11,7 @@ import pytest
 
 import vitzoo
 from helpers import UNTOUCHABLE as ACME, refuses, says
-from internals import FIRST_PARTY, install_command, renewal
+from internals import FIRST_PARTY, FIRST_PARTY_COMMANDS, install_command, renewal
 from plugin_helpers import MANIFEST, damage, names, state
 from vitzoo.errors import UnknownName
 
@@ -83,8 +83,9 @@ def test_an_entry_point_into_the_core_is_refused(install, value):
 def test_every_first_party_distribution_has_a_command_and_is_in_the_extra_plugins():
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     extras = tomllib.loads(text)["project"]["optional-dependencies"]
-    assert extras["plugins"] == sorted(set(FIRST_PARTY.values()))
-    for namespace, distribution in FIRST_PARTY.items():
+    owners = FIRST_PARTY | FIRST_PARTY_COMMANDS
+    assert extras["plugins"] == sorted({*owners.values()})
+    for namespace, distribution in owners.items():
         says(install_command(namespace), f"pip install ./plugins/{distribution}", "clone")
     assert install_command("acme") == ""
 

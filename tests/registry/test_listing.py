@@ -8,7 +8,8 @@ import vitzoo
 from helpers import refuses
 from tables import cases
 from vitzoo.errors import UnknownOption
-from vitzoo.registry.listing import commercial_use, pareto, pareto_fields, sort, sort_keys
+from vitzoo.registry.listing import pareto, pareto_fields, sort, sort_keys
+from vitzoo.schema.terms import commercial_use
 
 
 def test_a_pattern_selects_names():

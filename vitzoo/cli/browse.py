@@ -36,13 +36,18 @@ from vitzoo.registry.foreign_names import (
     plugin_call,
     unknown_tag,
 )
-from vitzoo.registry.listing import commercial_use
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.addresses import is_repository, one_form, parts_of_address, repository
 from vitzoo.schema.kinds import KINDS, PARTS_OF_WEIGHTS
 from vitzoo.schema.rows import Contribution, Recipe, Throughput, Variant, Weights
 from vitzoo.schema.spec import PartSpec, Spec
-from vitzoo.schema.terms import CORE_BUILDER, FURTHER_RESULTS, RESULT_SETS, RESULTS
+from vitzoo.schema.terms import (
+    CORE_BUILDER,
+    FURTHER_RESULTS,
+    RESULT_SETS,
+    RESULTS,
+    commercial_use,
+)
 from vitzoo.text import px
 
 WEIGHTS_FIT = Fit(
@@ -280,7 +285,7 @@ def _file_size(weights: Weights) -> str | None:
 
 def _facts(variant: Variant, weights: Weights) -> dict[str, Any]:
     """Return what is known about a weights file."""
-    use = commercial_use(weights.license)
+    use = weights.commercial_use
     meaning = {"yes": "allows commercial use", "no": "no commercial use", "read": "read its terms"}
     known = {
         "create": _call(variant, weights),

@@ -31,10 +31,6 @@ COMMANDS = {  # name: module and summary; `vitzoo --help` imports no command
         "Write verified weights to a folder that another library loads.",
     ),
     "push": ("apps.publish.command", "Upload a model with its card to a repository of the Hub."),
-    "site": (
-        "apps.site.command",
-        "Write a web site of all networks and weights to the folder OUT.",
-    ),
     "registry": (
         "authoring.registry_command",
         "Check registry files, and add pins and entries to them.",

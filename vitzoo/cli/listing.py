@@ -22,14 +22,13 @@ from vitzoo.registry.listing import (
     OF_WEIGHTS,
     Listed,
     check_field,
-    commercial_use,
     pareto,
     pareto_fields,
     sort,
     sort_keys,
 )
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.schema.terms import FURTHER_RESULTS, RESULTS
+from vitzoo.schema.terms import FURTHER_RESULTS, RESULTS, commercial_use
 
 SHOWN = ("name", "params", "top1", "image_size", "gmacs", "license", "pin")  # on a terminal
 WIDE = tuple(dict.fromkeys((*SHOWN, *FURTHER_RESULTS, "weights", "pretraining_data", *FIELDS)))

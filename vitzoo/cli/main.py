@@ -79,9 +79,13 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.exceptions.NoSuchCommand as error:  # click suggests only imported commands
+            from vitzoo.plugin.info import FIRST_PARTY_COMMANDS, install_command
+
             names = [*own_commands(), *_of_plugins()]
             name = error.command_name
             hint = next((text for tried, text in INSTEAD.items() if name in tried.split()), "")
+            if owner := FIRST_PARTY_COMMANDS.get(name):
+                hint = f"the plugin {owner} has it; {install_command(name)}"
             if hint:
                 message = f"No such command {name!r}; {hint}."
                 raise click.exceptions.NoSuchCommand(name, message, ctx=ctx) from None

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from vitzoo.plugin.entry_points import COMMANDS, Found, normal
-from vitzoo.plugin.info import CORE, FIRST_PARTY, LOCAL, PluginInfo, renewal
+from vitzoo.plugin.info import CORE, FIRST_PARTY, FIRST_PARTY_COMMANDS, LOCAL, PluginInfo, renewal
 from vitzoo.plugin.switches import NOT, ONLY, Switches
 from vitzoo.schema.reader import NAMESPACE
 
@@ -69,11 +69,12 @@ def _malformed(found: Found, own: Collection[str]) -> str:
     """Return the reason why an entry point cannot be a plugin or a command, empty if it can."""
     name, entry_point = found.namespace, f"{found.owner}: its entry point {found.value!r}"
     what, form, expected = "namespace", ENTRY_POINT, MANIFEST_OR_MODULE
-    owner = FIRST_PARTY.get(name)
-    reserved = "vitzoo" if name in (CORE, LOCAL) else owner and f"the distribution {owner}"
+    owners, ours = FIRST_PARTY, (CORE, LOCAL)
     if found.group == COMMANDS:
         what, form, expected = "command", COMMAND, "'package.module:name_of_the_click_command'"
-        owner, reserved = None, "vitzoo" if name in own else None
+        owners, ours = FIRST_PARTY_COMMANDS, tuple(own)
+    owner = owners.get(name)
+    reserved = "vitzoo" if name in ours else owner and f"the distribution {owner}"
     if found.damage:
         return f"its metadata cannot be read: {found.damage}"
     if not NAMESPACE.fullmatch(name):

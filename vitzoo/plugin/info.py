@@ -26,6 +26,7 @@ FIRST_PARTY = {  # namespaces that only these distributions may use
     **dict.fromkeys(("sbb", "rope_vit"), "vitzoo-sbb"),
     "timm": "vitzoo-timm",
 }
+FIRST_PARTY_COMMANDS = {"site": "vitzoo-site"}  # commands that only these distributions may have
 
 INSTALL_ALL = f"{IN_CLONE}pip install -r plugins/all.txt"
 
@@ -87,18 +88,18 @@ def place(namespace: str) -> tuple[int, str]:
 
 
 def install_command(namespace: str, *, update: bool = False) -> str:
-    """Return how to install the first-party plugin of a namespace, empty for other namespaces.
+    """Return how to install the first-party plugin of a namespace or command, empty for others.
 
     With `update`, the command installs the newest vitzoo, too.
     """
-    owner = FIRST_PARTY.get(namespace)
+    owner = FIRST_PARTY.get(namespace) or FIRST_PARTY_COMMANDS.get(namespace)
     pip = "git pull && pip install ." if update else "pip install"
     return f"{IN_CLONE}{pip} ./plugins/{owner}" if owner else ""
 
 
 def renewal(found: Found | PluginInfo, name: str) -> str:
     """Return the fix for a plugin that cannot be used; `name` is the value that disables it."""
-    owner = found.distribution
-    own = next((space for space, plugin in FIRST_PARTY.items() if plugin == owner), "")
+    owner, rows = found.distribution, (FIRST_PARTY | FIRST_PARTY_COMMANDS).items()
+    own = next((space for space, one in rows if one == owner), "")
     upgrade = install_command(own) or f"pip install --upgrade {owner}"
     return f"{upgrade}, or pip uninstall {owner}, or {NOT}={name}"

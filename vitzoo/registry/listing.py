@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from vitzoo.errors import InvalidOption, UnknownOption, did_you_mean
 from vitzoo.plugin.info import place
-from vitzoo.schema.terms import PERMISSIVE, RESULTS
+from vitzoo.schema.terms import RESULTS
 from vitzoo.text import px
 
 if TYPE_CHECKING:
@@ -45,7 +44,6 @@ WITHOUT_WEIGHTS = (None,) * len(OF_WEIGHTS)
 HIGHER = (*RESULTS, *MEASUREMENTS)  # fields whose larger values are better
 HEADINGS = {"image_size": "px", "num_classes": "classes", "gmacs": "GMACs"}  # in tables
 ALSO = {heading.lower(): field for field, heading in HEADINGS.items()}
-NON_COMMERCIAL = re.compile(r"\bnc\b|non-?commercial")  # in the name of a license
 ENTRIES = "entries"  # of a row: the values of `OF_WEIGHTS` of each weights entry
 KNOWN_AS = "known_as"  # of a row: the names of the network and of its files elsewhere
 HUB = "the Hub"
@@ -203,19 +201,6 @@ def pareto(rows: Iterable[Listed], compared: list[str]) -> list[Listed]:
         if not any(other != point and _no_worse(other, point) for other, _ in best):
             best.append((point, row))
     return [row for _, row in best]
-
-
-def commercial_use(license_: str | None) -> str | None:
-    """Tell whether a license allows commercial use: `yes`, `no` or `read` (its terms say).
-
-    >>> commercial_use("Apache-2.0"), commercial_use("CC-BY-NC-4.0"), commercial_use("openrail")
-    ('yes', 'no', 'read')
-    """
-    if not license_:
-        return None
-    if license_.lower() in PERMISSIVE:
-        return "yes"
-    return "no" if NON_COMMERCIAL.search(license_.lower()) else "read"
 
 
 def _no_worse(costs: tuple[float, ...], than: tuple[float, ...]) -> bool:

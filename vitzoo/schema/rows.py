@@ -13,7 +13,7 @@ from vitzoo.files.names import without_query
 from vitzoo.schema.preprocessing import USUAL, Preprocessing
 from vitzoo.schema.record import Record
 from vitzoo.schema.spec import Option, PartSpec, Spec
-from vitzoo.schema.terms import CORE_BUILDER, PERMISSIVE, PINS
+from vitzoo.schema.terms import CORE_BUILDER, PERMISSIVE, PINS, commercial_use
 
 OBJECTIVES = ("supervised", "self-supervised", "image-text")  # of pre-training
 ImportTarget = str | Callable[..., Any]
@@ -235,6 +235,11 @@ class Weights(Record):
     def pin_note(self) -> str:
         """The pin for people, followed by "file not seen" if the repository seemed to lack it."""
         return PINS[self.pin] + ("" if self.file_seen else ", file not seen")
+
+    @property
+    def commercial_use(self) -> str | None:
+        """Whether the license allows commercial use: `yes`, `no`, or `read` (its terms say)."""
+        return commercial_use(self.license)
 
     @property
     def has_terms(self) -> bool:

@@ -1,7 +1,11 @@
-"""Constants of registry files that listings need, which import no data class; torch-free."""
+"""Constants of registry files that listings need, and what they mean; torch-free.
+
+No data class is imported here.
+"""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 CORE_MANIFEST = Path(__file__).parents[1] / "registry.toml"  # of a wheel
@@ -11,6 +15,7 @@ MAX_MANIFEST = 16 * 1024 * 1024  # bytes; the core's has 56,000
 MAX_PLUGIN_MANIFEST = 1024 * 1024
 # These licenses allow any use of a file; every other license is shown before a download.
 PERMISSIVE = ("apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "isc", "cc0-1.0", "unlicense")
+NON_COMMERCIAL = re.compile(r"\bnc\b|non-?commercial")  # in the name of a license
 # Results of weights, in percent: top-1 on ImageNet-1k validation unless `evaluation` names other
 # data, top-5, and top-1 on five further test sets.
 FURTHER_RESULTS = (
@@ -34,3 +39,16 @@ TOWER = (
 SOFTMAX, SIGMOID, IDENTITY = "softmax", "sigmoid", "identity"
 OUTPUT_ACTIVATIONS = (SOFTMAX, SIGMOID, IDENTITY)
 CORE_BUILDER = "vitzoo.network.build:build"
+
+
+def commercial_use(license_: str | None) -> str | None:
+    """Tell whether a license allows commercial use: `yes`, `no` or `read` (its terms say).
+
+    >>> commercial_use("Apache-2.0"), commercial_use("CC-BY-NC-4.0"), commercial_use("openrail")
+    ('yes', 'no', 'read')
+    """
+    if not license_:
+        return None
+    if license_.lower() in PERMISSIVE:
+        return "yes"
+    return "no" if NON_COMMERCIAL.search(license_.lower()) else "read"

@@ -204,7 +204,9 @@ def test_what_is_no_file_of_embeddings_is_left_out(tmp_path, own):
     with parquet.ParquetWriter(tmp_path / "right" / f"{name}.parquet", right.schema) as writer:
         for one in (right.schema.empty_table(), right):  # an empty row group
             writer.write_table(one)
-    found = run_limited(CACHE.replace("WIDTH", "3"), [str(tmp_path / kind) for kind in (*tables, *places)])
+    found = run_limited(
+        CACHE.replace("WIDTH", "3"), [str(tmp_path / kind) for kind in (*tables, *places)]
+    )
     assert found[0].text == str(["a" * 64, "b" * 64])
     for kind, outcome in zip((*tables, *places), found, strict=True):
         assert outcome.kind == "value", (kind, outcome)

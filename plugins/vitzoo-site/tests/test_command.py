@@ -9,7 +9,7 @@ from helpers import says
 
 @pytest.fixture(autouse=True)
 def _core(monkeypatch, new_registry):
-    monkeypatch.setenv("VITZOO_DISABLE_PLUGINS", "*")
+    monkeypatch.setenv("VITZOO_PLUGINS", "site")
     new_registry()
 
 

@@ -8,13 +8,14 @@ from typing import NamedTuple
 import pytest
 
 import debian
+import vitzoo
 from browser import Browser, need_chromium
-from internals import Registry
+from internals import _registry
 from plugin_files import UNTOUCHABLE, write_distribution
 from site_pages import FULL
 from vitzoo import Variant, Weights
-from vitzoo.apps.site.index_data import PINS, commercial, results, task
-from vitzoo.apps.site.site import write_site
+from vitzoo_site.index_data import PINS, commercial, results, task
+from vitzoo_site.site import write_site
 
 pytestmark = pytest.mark.browser
 
@@ -62,7 +63,7 @@ imagenet_a = {hard}
 
 
 @pytest.fixture(scope="module")
-def zoo(tmp_path_factory):
+def site(tmp_path_factory):
     """All that is installed, and a plugin with points for the plot and texts that attack."""
     points = "".join(
         NET.format(
@@ -79,16 +80,19 @@ def zoo(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(root)
         patch.setenv("VITZOO_HOME", ":memory:")
-        registry = Registry()
-        registry.load_manifests()
-        yield registry
+        _registry.cache_clear()
+        written = write_site(tmp_path_factory.mktemp("site"))
+        assert not written.failed
+        yield written
+    _registry.cache_clear()
 
 
 @pytest.fixture(scope="module")
-def site(zoo, tmp_path_factory):
-    written = write_site(zoo, tmp_path_factory.mktemp("site"))
-    assert not written.failed
-    return written
+def variants(site):
+    """The networks on the site."""
+    found = vitzoo.variants()
+    assert len(found) == site.variants
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -191,9 +195,9 @@ class Entry(NamedTuple):
     weights: Weights | None
 
 
-def every(zoo, *, untrained=False):
+def every(variants, *, untrained=False):
     """Return all entries, in the order of the registry."""
-    for variant in zoo.variants.values():
+    for variant in variants:
         yield from (Entry(variant, weights) for weights in variant.weights)
         if untrained and not variant.weights:
             yield Entry(variant, None)
@@ -203,8 +207,8 @@ def names(found):
     return [v.name if w is None else f"{v.name}:{w.name}" for v, w in found]
 
 
-def test_the_first_page_lists_all_weights(page, zoo):
-    assert page.shown() == names(every(zoo))
+def test_the_first_page_lists_all_weights(page, variants):
+    assert page.shown() == names(every(variants))
     assert page.state == ""
     assert page.one("#head [data-key=name]").get_attribute("aria-sort") == "none"
 
@@ -212,10 +216,10 @@ def test_the_first_page_lists_all_weights(page, zoo):
 @pytest.mark.parametrize(
     "words", ["AUGREG in21k_ft", "dinov2 reg apache", "vit_base_patch16_224.", "nothing-at-all"]
 )
-def test_search(page, zoo, words):
+def test_search(page, variants, words):
     page.type("q", words)
     expected = []
-    for variant, weights in every(zoo):
+    for variant, weights in every(variants):
         known = [name for _, name in variant.known_as]
         texts = (variant.name, weights.name, variant.summary, *known, weights.license, weights.repo,
                  weights.pretraining, weights.pretraining_data, task(variant, weights))  # fmt: skip
@@ -242,7 +246,7 @@ FILTERS = {
 
 
 @pytest.mark.parametrize("state", FILTERS)
-def test_filters(page, zoo, state):
+def test_filters(page, variants, state):
     """Each filter by hand gives the right entries and the address; the address gives the filter."""
     for pair in state.split("&"):
         name, _, value = pair.partition("=")
@@ -253,8 +257,8 @@ def test_filters(page, zoo, state):
             page.choose(name, value)
         else:
             page.type(name, value)
-    expected = names(e for e in every(zoo) if FILTERS[state](e))
-    assert 0 < len(expected) < len(names(every(zoo)))
+    expected = names(e for e in every(variants) if FILTERS[state](e))
+    assert 0 < len(expected) < len(names(every(variants)))
     assert page.shown() == expected
     pairs = dict(pair.split("=") for pair in page.state.split("&"))
     assert {k: set(v.split(",")) for k, v in pairs.items()} == {
@@ -264,15 +268,15 @@ def test_filters(page, zoo, state):
     page.open(state)
     assert page.shown() == expected
     page.click(page.one("#clear"))
-    assert page.shown() == names(every(zoo))
+    assert page.shown() == names(every(variants))
     assert page.state == ""
 
 
-def test_networks_without_weights(page, zoo):
+def test_networks_without_weights(page, variants):
     page.click(page.input("family", "timm"))
-    assert page.shown() == names((v, w) for v, w in every(zoo) if v.namespace == "timm")
+    assert page.shown() == names((v, w) for v, w in every(variants) if v.namespace == "timm")
     page.click(page.input("untrained", "1"))
-    expected = [(v, w) for v, w in every(zoo, untrained=True) if v.namespace == "timm"]
+    expected = [(v, w) for v, w in every(variants, untrained=True) if v.namespace == "timm"]
     assert page.shown() == names(expected)
     assert any(w is None for _, w in expected)
     page.click(page.input("untrained", "1"))
@@ -291,9 +295,9 @@ SORTS = {
 
 
 @pytest.mark.parametrize("key", SORTS)
-def test_sort(page, zoo, key):
+def test_sort(page, variants, key):
     """Entries without a value come last in both directions; a third click ends the sorting."""
-    pairs = list(every(zoo))
+    pairs = list(every(variants))
     stated = [pair for pair in pairs if SORTS[key](pair) is not None]
     others = [pair for pair in pairs if SORTS[key](pair) is None]
     usual = ["descending", "ascending"] if key == "top1" else ["ascending", "descending"]
@@ -307,10 +311,10 @@ def test_sort(page, zoo, key):
     assert page.run("return document.activeElement.textContent") != ""  # the focus stays
 
 
-def test_the_table_shows_the_numbers_of_the_registry(page, zoo):
+def test_the_table_shows_the_numbers_of_the_registry(page, variants):
     page.open("columns=params,gmacs,top1,imagenet_a,h200,license,pin&family=acme")
     page.shown()
-    pairs = [(v, w) for v, w in every(zoo) if v.namespace == "acme"]
+    pairs = [(v, w) for v, w in every(variants) if v.namespace == "acme"]
     for key in ("top1", "imagenet_a"):
         numbers = [float(text) if text else None for text in page.column(key)]
         assert numbers == [results(w).get(key) for _, w in pairs]
@@ -346,12 +350,12 @@ def pareto(points, sign):
         ("h200", "imagenet_a", -1),
     ],
 )
-def test_plot(page, zoo, x, y, sign):
+def test_plot(page, variants, x, y, sign):
     page.click(page.input("family", "acme"))
     page.choose("x", x)
     page.choose("y", y)
     points = []
-    for variant, weights in every(zoo):
+    for variant, weights in every(variants):
         across = {
             "params": variant.params,
             "gmacs": variant.gmacs,
@@ -378,7 +382,7 @@ def test_plot(page, zoo, x, y, sign):
     assert {mark[0] for mark in drawn} <= best
     values = {(across, up) for name, across, up in points if name in best}
     assert len(drawn) == len(values)
-    use = {f"{v.name}:{w.name}": commercial(w) for v, w in every(zoo)}
+    use = {f"{v.name}:{w.name}": commercial(w) for v, w in every(variants)}
     places = {name: (across, up) for name, across, up in points}
     circles = [m for m in marks if use[m[0]] == "yes"]
     by_place = sorted(marks, key=lambda mark: mark[1])
@@ -448,9 +452,9 @@ def test_an_address_restores_all_in_a_new_page(page):
         "q=%3Cimg+src%3Dx+onerror%3Dalert(1)%3E",
     ],
 )
-def test_a_damaged_address_does_no_harm(page, zoo, state):
+def test_a_damaged_address_does_no_harm(page, variants, state):
     page.open(state)
-    assert page.shown() == ([] if state.startswith("q") else names(every(zoo)))
+    assert page.shown() == ([] if state.startswith("q") else names(every(variants)))
     assert page.one("#plot-box").is_displayed()
 
 
@@ -502,7 +506,7 @@ def tab_to(page, wanted, most=150):
     pytest.fail(f"Tab does not reach it, and ends at {page.run(FOCUS)}")
 
 
-def test_keyboard_alone(page, zoo):
+def test_keyboard_alone(page, variants):
     """Search, filter, plot, sort and open a network, without the mouse."""
     from selenium.webdriver.common.keys import Keys
 
@@ -527,7 +531,7 @@ def test_keyboard_alone(page, zoo):
     press(page, Keys.SPACE)
     tab_to(page, lambda f: f["key"] == "imagenet_a")
     press(page, Keys.ENTER)
-    expected = [(v, w) for v, w in every(zoo) if "point" in v.name and commercial(w) == "yes"]
+    expected = [(v, w) for v, w in every(variants) if "point" in v.name and commercial(w) == "yes"]
     expected.sort(key=lambda pair: -pair[1].imagenet_a)
     assert page.shown() == names(expected)
     assert page.run(FOCUS)["key"] == "imagenet_a"

@@ -8,12 +8,11 @@ from urllib.parse import quote, urlsplit
 
 from markupsafe import Markup, escape
 
-from vitzoo import settings
+from vitzoo import Weights
 from vitzoo.errors import printable
-from vitzoo.files.names import without_query
-from vitzoo.schema.rows import Weights
 
 PLACE = re.compile(r"(?P<paper>arXiv:(?P<id>\d{4}\.\d{4,5}))|(?P<address>https://[^\s<>\"'`,;()]+)")
+HUB = "https://huggingface.co"
 AFTER = ".:!?"  # ends of a sentence, not of an address
 
 
@@ -49,9 +48,14 @@ def file_place(weights: Weights) -> str:
 def file_address(weights: Weights) -> str:
     """Return the address of a file, or of its page on the Hub; empty for a file on a disk."""
     if not weights.repo:
-        return without_query(weights.url)
+        return weights.url.partition("?")[0]
     revision = quote(weights.revision or "main", safe="")
-    return f"{settings.OFFICIAL}/{weights.repo}/blob/{revision}/{quote(weights.file)}"
+    return f"{HUB}/{weights.repo}/blob/{revision}/{quote(weights.file)}"
+
+
+def px(size: tuple[int, int] | None) -> str:
+    """Write (height, width) in px: one number for a square, else HEIGHTxWIDTH; empty for None."""
+    return "x".join(map(str, dict.fromkeys(size))) if size else ""
 
 
 def _is_https(address: str) -> bool:

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import click
 
-from vitzoo.apps.site import TITLE
-from vitzoo.cli.options import PATH, flag, json_option
-from vitzoo.cli.output import print_rows, say
-from vitzoo.registry.registry import registry
+from vitzoo.cli import PATH, json_option, print_rows, say
+from vitzoo_site import TITLE, write_site
 
 COLUMNS = ("index", "variants", "weights", "files", "bytes", "removed")
 
@@ -17,7 +15,11 @@ COLUMNS = ("index", "variants", "weights", "files", "bytes", "removed")
 @click.command("site")
 @click.argument("out", metavar="OUT", type=PATH)
 @click.option("--title", default=TITLE, show_default=True, help="Title of the catalogue.")
-@flag("--force", help="Write into a folder with other files; overwrite those with names of pages.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Write into a folder with other files; overwrite those with names of pages.",
+)
 @json_option
 def site_command(out: Path, title: str, force: bool, as_json: bool) -> None:
     """Write a web site of all networks and weights to the folder OUT.
@@ -35,11 +37,9 @@ def site_command(out: Path, title: str, force: bool, as_json: bool) -> None:
     Examples:
       vitzoo site catalogue
       vitzoo site public --title "Models of Acme"
-      vitzoo --no-plugins site catalogue
+      VITZOO_PLUGINS=site vitzoo site core  # of vitzoo alone
     """
-    from vitzoo.apps.site.site import write_site
-
-    site = write_site(registry(), out, title=title, force=force)
+    site = write_site(out, title=title, force=force)
     for info in site.failed:
         say(f"vitzoo: plugin {info.namespace!r} has failed: {info.trouble}")
     for path in site.kept:

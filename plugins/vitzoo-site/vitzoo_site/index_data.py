@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from vitzoo.apps.site.links import file_place
+from vitzoo import Throughput, Variant, Weights
 from vitzoo.errors import printable
-from vitzoo.registry.listing import commercial_use, fields
-from vitzoo.schema.rows import Throughput, Variant, Weights
-from vitzoo.schema.terms import PINS as PINS, RESULTS
+from vitzoo_site.links import file_place, px
 
 TEST_SETS = {  # short and full
     "top1": ("Top-1", "ImageNet top-1"),
@@ -23,6 +21,8 @@ TEST_SETS = {  # short and full
     "imagenet_a": ("A", "ImageNet-A"),
     "imagenet_r": ("R", "ImageNet-R"),
 }
+RESULTS = (*TEST_SETS,)
+PINS = {"confirmed": "confirmed", "reported": "reported", "first-use": "trust on first use"}
 TASKS = {
     "classification": "Classification",
     "image-text": "Image-text embedding",
@@ -80,7 +80,7 @@ def task(variant: Variant, weights: Weights) -> str:
 
 def commercial(weights: Weights) -> str:
     """Return whether the license allows commercial use, a key of `COMMERCIAL`."""
-    use = commercial_use(weights.license) or "read"
+    use = weights.commercial_use or "read"
     return "read" if weights.gated and use == "yes" else use
 
 
@@ -99,7 +99,10 @@ def results(weights: Weights) -> dict[str, float]:
 
 def _variant_row(variant: Variant, measured: list[str]) -> list[Any]:
     speeds = {row.name: row.images_per_second for row in variant.throughput}
-    row = fields(variant) | {
+    row = vars(variant) | {
+        "namespace": variant.namespace,
+        "image_size": _size(variant.spec.image_size),
+        "patch_size": _size(variant.spec.patch_size),
         "throughput": [speeds.get(name) for name in measured] if speeds else [],
         "known_as": " ".join(name for _, name in variant.known_as),
         "weights": [_weights_row(variant, weights) for weights in variant.weights],
@@ -118,6 +121,11 @@ def _weights_row(variant: Variant, weights: Weights) -> list[Any]:
         "default": int(weights.default),
     }
     return [_shown(row[key]) for key in WEIGHTS]
+
+
+def _size(size: tuple[int, int]) -> int | str:
+    """Write a size in px: a number for a square, so that it is sorted as one."""
+    return size[0] if size[0] == size[1] else px(size)
 
 
 def _shown(value: Any) -> Any:

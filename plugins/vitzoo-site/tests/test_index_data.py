@@ -6,7 +6,7 @@ import pytest
 
 from tables import cases
 from vitzoo import Throughput, Weights, describe
-from vitzoo.apps.site.index_data import commercial, measurements, results, task
+from vitzoo_site.index_data import commercial, measurements, results, task
 
 NET = describe("vit_b16")
 ROW = Weights("w", file="x.safetensors", repo="acme/net", license="MIT", top1=80.0)

@@ -5,24 +5,25 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from vitzoo.apps.site import TITLE
-from vitzoo.apps.site.pages import FOLDER, index_page, variant_page, variant_path
+import vitzoo
+from vitzoo import PluginInfo, Variant
 from vitzoo.errors import InvalidOption, PluginError, StoreError
-from vitzoo.files.access import read_regular, remove_left_at, write_atomic
-from vitzoo.files.names import SHA256, valid_file
-from vitzoo.plugin.info import TROUBLE, PluginInfo
-from vitzoo.registry.registry import Registry
-from vitzoo.schema.rows import Variant
-from vitzoo.text import listed
+from vitzoo_site import TITLE, files as disk
+from vitzoo_site.pages import FOLDER, index_page, variant_page, variant_path
 
 INDEX = "index.html"
 MARKER = ".vitzoo-site.json"  # the files that this command wrote, and their sha256
 MAX_MARKER = 64 * 1024 * 1024
+SHA256 = re.compile("[0-9a-f]{64}")
+TROUBLE = ("failed", "incompatible", "broken", "conflict")  # states of plugins that are not shown
+SHOWN = 3  # files of others that an error names
 
 
 @dataclass(frozen=True)
@@ -49,17 +50,17 @@ class Site:
 
 
 def write_site(
-    zoo: Registry,
-    out: Path,
+    out: str | os.PathLike[str],
     *,
     title: str = TITLE,
     force: bool = False,
     docs: Mapping[str, str] = MappingProxyType({}),
 ) -> Site:
-    """Write the catalogue of a registry and of all installed plugins.
+    """Write the catalogue of vitzoo, of all installed plugins and of the user's registry files.
+
+    Plugins that are modules of hooks are imported.
 
     Args:
-        zoo: the registry; plugins that are modules of hooks are imported.
         out: folder; it is made if it is missing. A catalogue in it is replaced. Other files in it
             stay as they are.
         title: of the catalogue.
@@ -70,20 +71,19 @@ def write_site(
         InvalidOption: the folder has files that this function did not write.
         StoreError: the folder cannot be written to.
     """
-    failed = _load_all(zoo)
-    variants = list(zoo.variants.values())
-    pages = _pages(zoo, variants, title, docs)
+    folder = Path(out)
+    failed = _load_all()
+    variants = vitzoo.variants()
+    pages = _pages(variants, title, docs)
     try:
-        removed, kept = _replace(out, pages, force=force)
+        removed, kept = _replace(folder, pages, force=force)
     except OSError as error:
-        if isinstance(error, StoreError):
-            raise
         raise StoreError(
-            f"cannot write the site in {out}: {error.strerror or error}; make room, or name a "
+            f"cannot write the site in {folder}: {error.strerror or error}; make room, or name a "
             "folder that can be written to"
         ) from error
     return Site(
-        index=out / INDEX,
+        index=folder / INDEX,
         variants=len(variants),
         weights=sum(len(variant.weights) for variant in variants),
         files=len(pages),
@@ -94,20 +94,18 @@ def write_site(
     )
 
 
-def _load_all(zoo: Registry) -> tuple[PluginInfo, ...]:
+def _load_all() -> tuple[PluginInfo, ...]:
     """Read every plugin, and return those that cannot be used."""
-    for info in zoo.plugins():
+    for info in vitzoo.plugins():
         if info.state == "lazy":
             with contextlib.suppress(PluginError):
-                zoo.index.listing([f"{info.namespace}/*"])
-    return tuple(info for info in zoo.plugins() if info.state in TROUBLE)
+                vitzoo.variants(f"{info.namespace}/*")
+    return tuple(info for info in vitzoo.plugins() if info.state in TROUBLE)
 
 
-def _pages(
-    zoo: Registry, variants: list[Variant], title: str, docs: Mapping[str, str]
-) -> dict[str, bytes]:
+def _pages(variants: Sequence[Variant], title: str, docs: Mapping[str, str]) -> dict[str, bytes]:
     """Return the files of the site by path, the index last."""
-    infos = zoo.host.infos
+    infos = {info.namespace: info for info in vitzoo.plugins()}
     files = {
         f"assets/{path.name}": path.read_bytes()
         for path in sorted(FOLDER.joinpath("assets").iterdir())
@@ -124,12 +122,12 @@ def _replace(out: Path, pages: Mapping[str, bytes], *, force: bool) -> tuple[int
     """Write the files; return how many former ones were removed, and those that were kept."""
     former = _former(out)
     hashes = {path: _sha256(data) for path, data in pages.items()}
-    remove_left_at(out / path for path in (MARKER, *former, *hashes))
+    disk.remove_left(out / path for path in (MARKER, *former, *hashes))
     _check_folder(out, [path for path in pages if path not in former], force=force, ours=former)
     # If this run is cut short, the next run still knows which files it may replace.
     _write_marker(out, {**former, **hashes})
     for path, data in pages.items():
-        write_atomic(out / path, data, lasting=False)
+        disk.write(out / path, data)
     old = sorted(former.keys() - hashes.keys())
     changed = [path for path in old if not _removed(out / path, former[path])]
     _write_marker(out, hashes)
@@ -145,8 +143,10 @@ def _check_folder(out: Path, new: list[str], *, force: bool, ours: Mapping[str, 
     others = [path for path in new if out.joinpath(path).exists()]
     others += [] if ours else [path.name for path in out.iterdir()]
     if others:
+        names = sorted({*others})
+        shown = ", ".join([*names[:SHOWN], *["..."] * (len(names) > SHOWN)])
         raise InvalidOption(
-            f"{out} has files that `vitzoo site` did not write: {listed(sorted(set(others)), 3)}; "
+            f"{out} has files that `vitzoo site` did not write: {shown}; "
             "name a new folder, or pass --force (force=True) to write the site beside them. Files "
             "with the names of its pages are then overwritten"
         )
@@ -155,15 +155,15 @@ def _check_folder(out: Path, new: list[str], *, force: bool, ours: Mapping[str, 
 def _former(out: Path) -> dict[str, str]:
     """Return the files of the site in a folder and their sha256; none if it is no such folder."""
     try:
-        files = json.loads(read_regular(out / MARKER, MAX_MARKER) or b"")["files"].items()
+        files = json.loads(disk.read(out / MARKER, MAX_MARKER))["files"].items()
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return {}
-    return {p: sha for p, sha in files if valid_file(p) and SHA256.fullmatch(str(sha))}
+    return {p: sha for p, sha in files if disk.is_page(p) and SHA256.fullmatch(str(sha))}
 
 
 def _write_marker(out: Path, files: Mapping[str, str]) -> None:
     table = {"written_by": "vitzoo site", "files": dict(sorted(files.items()))}
-    write_atomic(out / MARKER, json.dumps(table, indent=0).encode(), lasting=False)
+    disk.write(out / MARKER, json.dumps(table, indent=0).encode())
 
 
 def _removed(path: Path, sha256: str) -> bool:

@@ -8,10 +8,13 @@ import re
 import pytest
 
 import vitzoo
-from internals import CORE_BUILDER, RESULTS, registry, write_site
 from plugin_files import UNTOUCHABLE
 from site_pages import FULL, Page, entries
 from vitzoo import PartSpec
+from vitzoo_site import write_site
+from vitzoo_site.index_data import RESULTS
+
+CORE_BUILDER = vitzoo.describe("vit_ti16").builder
 
 HOSTILE = (
     "</script><script>alert(1)</script><img src=x onerror=alert(2)> \"quoted\" 'quoted' & "
@@ -154,7 +157,7 @@ def test_the_index_has_the_numbers_of_the_registry(everything):
 
 
 def test_every_figure_of_a_plugin_is_shown(full, out):
-    site = write_site(full, out)
+    site = full(out)
     check_index(site.index)
     for name in ("acme/net", "acme/bare"):
         check_page(out, vitzoo.describe(name))
@@ -207,7 +210,7 @@ def test_entries_of_the_user_publish_no_secret(local_registry, monkeypatch, tmp_
     url = PLACE.format(name="url", place='url = "https://example.org/a.safetensors?key=secret"')
     path = PLACE.format(name="disk", place=f'path = "{tmp_path}/b.safetensors"')
     local_registry(OWN + url + path)
-    site = write_site(registry(), out)
+    site = write_site(out)
     page = Page(out / "networks" / "local" / "products.html")
     assert page.fields["url", "file"] == "https://example.org/a.safetensors"
     assert "https://example.org/a.safetensors" in page.links
@@ -224,7 +227,7 @@ def test_entries_of_the_user_publish_no_secret(local_registry, monkeypatch, tmp_
 
 
 def test_the_lines_to_copy_load_the_weights(full, out):
-    write_site(full, out)
+    full(out)
     page = Page(out / "networks" / "acme" / "net.html")
     first = 'import vitzoo\nmodel = vitzoo.create("acme/net", '
     ends = ("pretrained=True)", "pretrained=True)", 'weights="other")')
@@ -261,7 +264,7 @@ def test_texts_of_a_plugin_are_texts(install, monkeypatch, out):
     install(
         "acme-parts", "acme = acme:registry.toml", UNTOUCHABLE | {"acme/registry.toml": manifest}
     )
-    site = write_site(registry(), out, title=f"{HOSTILE}\u2028")
+    site = write_site(out, title=f"{HOSTILE}\u2028")
     assert not site.failed, site.failed[0].cause
     ours = r"data:,|#[\w-]+|(\.\./)*(assets|networks)/[\w./]+|(\.\./)*index\.html(#family=[\w&=]+)?"
     hub = r"https://(huggingface\.co/acme/net|arxiv\.org/abs)/.*"
@@ -303,7 +306,7 @@ def test_pages_have_what_screen_readers_need(everything):
 
 
 def test_options_of_parts_are_written_as_data(full, out):
-    write_site(full, out)
+    full(out)
     for variant in vitzoo.variants("vit_*"):
         page = Page(out / "networks" / f"{variant.name}.html")
         for kind in ("head", "pool"):

@@ -11,21 +11,20 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 import vitzoo
-from vitzoo.apps.site import index_data as index
-from vitzoo.apps.site.facts import (
+from vitzoo import PluginInfo, Variant, Weights
+from vitzoo.errors import printable
+from vitzoo_site import index_data as index
+from vitzoo_site.facts import (
     lines,
     network_facts,
     part_text,
     throughput_facts,
     weights_facts,
 )
-from vitzoo.apps.site.links import linked
-from vitzoo.errors import printable
-from vitzoo.plugin.info import LOCAL, PluginInfo
-from vitzoo.schema.rows import Variant, Weights
-from vitzoo.text import px
+from vitzoo_site.links import linked, px
 
 FOLDER = Path(__file__).parent
+LOCAL = "local"  # the namespace of the user's registry files
 PARTS = ("patch_embed", "pos_embed", "block", "pool", "head", "drop_path")
 T = TypeVar("T")
 

@@ -8,15 +8,13 @@ from typing import Any
 
 from markupsafe import Markup
 
-from vitzoo.apps.site import index_data as index
-from vitzoo.apps.site.links import file_address, file_place, link, linked
-from vitzoo.schema.kinds import PARTS_OF_WEIGHTS
-from vitzoo.schema.rows import PartFact, Variant, Weights
-from vitzoo.schema.spec import BlockSpec, PartSpec
-from vitzoo.schema.terms import CORE_BUILDER, RESULTS
-from vitzoo.text import px
+import vitzoo
+from vitzoo import BlockSpec, PartSpec, Variant, Weights
+from vitzoo_site import index_data as index
+from vitzoo_site.links import file_address, file_place, link, linked, px
 
 NUMBERS = ("embed_dim", "depth", "num_heads", "mlp_dim", "in_chans", "num_classes")
+PARTS_OF_WEIGHTS = ("patch_embed", "pos_embed", "pool", "head")
 FLAGS = ("class_token", "num_registers", "pre_norm", "final_norm", "dropout")
 PIN_MEANS = {
     "confirmed": "a download had this SHA-256",
@@ -69,7 +67,7 @@ def weights_facts(variant: Variant, weights: Weights) -> list[Fact]:
     """Return what the page says about weights, besides their results on ImageNet's test sets."""
     images, use = weights.preprocessing, index.commercial(weights)
     listed = index.results(weights)
-    others = {key: getattr(weights, key) for key in RESULTS if key not in listed}
+    others = {key: getattr(weights, key) for key in index.TEST_SETS if key not in listed}
     address, place = file_address(weights), file_place(weights)
     where = "in the package" if weights.bundled else "on a disk of its publisher"
     facts = {
@@ -131,7 +129,7 @@ def _listed(numbers: Iterable[float]) -> str:
 def _target(target: object) -> str:
     """Write the import path of a plugin's builder, which may be the function itself."""
     if isinstance(target, str):
-        return "" if target == CORE_BUILDER else target
+        return "" if target == vitzoo.describe("vit_b16").builder else target
     return f"{getattr(target, '__module__', '')}:{getattr(target, '__qualname__', '')}"
 
 
@@ -155,7 +153,7 @@ def _overrides(weights: Weights) -> str:
     """Write the settings that weights state over those of their variant."""
     stated = [_options((f"block.{key}", value) for key, value in weights.block)]
     for name in PARTS_OF_WEIGHTS:
-        part: PartFact = getattr(weights, name)
+        part: Any = getattr(weights, name)
         if isinstance(part, PartSpec):
             stated.append(" ".join(filter(None, (f"{name}={part.name}", _options(part.options)))))
         else:

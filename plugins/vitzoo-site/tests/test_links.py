@@ -4,7 +4,7 @@ import pytest
 
 from tables import cases
 from vitzoo import Weights
-from vitzoo.apps.site.links import file_address, file_place, link, linked
+from vitzoo_site.links import file_address, file_place, link, linked
 
 
 @cases(

@@ -9,24 +9,15 @@ import pytest
 
 import vitzoo
 from helpers import refuses
-from internals import Registry, registry
 from plugin_files import GLOBEX, UNTOUCHABLE
-from vitzoo.apps.site import site as site_module
-from vitzoo.apps.site.site import MARKER, write_site
+from vitzoo_site import files, write_site
+from vitzoo_site.site import MARKER
 
 MOST = 400_000  # bytes of the index with all that it loads
 
 
 def contents(folder):
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-
-
-@pytest.fixture
-def core(monkeypatch):
-    """The registry of the core alone."""
-    with monkeypatch.context() as patch:
-        patch.setenv("VITZOO_DISABLE_PLUGINS", "*")
-        return Registry()
 
 
 def test_the_index_is_small(everything):
@@ -41,10 +32,9 @@ def test_the_same_registry_gives_the_same_bytes(everything, tmp_path, python):
     other = tmp_path / "other"
     code = """
 from pathlib import Path
-from vitzoo.apps.site.site import write_site
-from vitzoo.registry.registry import registry
+from vitzoo_site import write_site
 import sys
-write_site(registry(), Path({out!r}))
+write_site(Path({out!r}))
 print(sorted(name for name in sys.modules if name in ("torch", "numpy", "vitzoo.network.model")))
 """
     assert python(code.format(out=str(other)), PYTHONHASHSEED="7").strip() == "[]"  # torch-free
@@ -56,24 +46,24 @@ print(sorted(name for name in sys.modules if name in ("torch", "numpy", "vitzoo.
 
 @pytest.mark.slow
 def test_a_site_is_replaced(core, out):
-    site = write_site(core, out)
+    site = core(out)
     before = contents(out)
     assert (site.removed, site.kept) == (0, ())
-    every = write_site(Registry(), out)
+    every = write_site(out)
     assert len(contents(out)) == every.files + 1 > site.files + 100
-    again = write_site(core, out)
+    again = core(out)
     assert again.removed == every.files - site.files
     assert contents(out) == before
     assert {path.name for path in out.joinpath("networks").iterdir() if path.is_dir()} == set()
 
 
 def test_other_files_stay(core, out, full):
-    write_site(full, out)
+    full(out)
     out.joinpath("CNAME").write_text("models.example.org")
     out.joinpath("networks/acme/notes.txt").write_text("mine")
     changed = out / "networks/acme/net.html"
     changed.write_text("changed")
-    site = write_site(core, out)
+    site = core(out)
     assert site.kept == ("networks/acme/net.html",)
     assert site.removed == 1
     assert not out.joinpath("networks/acme/bare.html").exists()
@@ -92,66 +82,66 @@ def test_a_folder_with_other_files_is_refused(core, out, marker):
         out.joinpath(MARKER).write_text(marker)
     before = contents(out)
     with refuses(vitzoo.InvalidOption, out, "did not write", "index.html", "--force"):
-        write_site(core, out)
+        core(out)
     assert contents(out) == before
-    write_site(core, out, force=True)
+    core(out, force=True)
     assert out.joinpath("index.html").read_text() != "mine"
     assert out.joinpath("thesis.tex").read_text() == "mine, too"
 
 
 def test_a_site_overwrites_no_file_that_it_did_not_write(core, out, full):
-    write_site(core, out)
+    core(out)
     mine = out / "networks/acme/net.html"
     mine.parent.mkdir()
     mine.write_text("mine")
     before = contents(out)
     with refuses(vitzoo.InvalidOption, "networks/acme/net.html", "--force"):
-        write_site(full, out)
+        full(out)
     assert contents(out) == before
 
 
 def test_the_marker_removes_no_file_elsewhere(core, out, tmp_path):
-    write_site(core, out)
+    core(out)
     other = tmp_path / "other.txt"
     other.write_text("")
     empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
     table = json.loads(out.joinpath(MARKER).read_text())
     table["files"] |= {"../other.txt": empty, str(other): empty, "networks/../../other.txt": empty}
     out.joinpath(MARKER).write_text(json.dumps(table))
-    assert write_site(core, out).removed == 0
+    assert core(out).removed == 0
     assert other.exists()
 
 
 def test_an_empty_folder_is_used_and_a_file_refused(core, out, tmp_path):
     out.mkdir()
-    assert write_site(core, out).index == out / "index.html"
+    assert core(out).index == out / "index.html"
     file = tmp_path / "file"
     file.write_text("mine")
     for force in (False, True):
         with refuses(vitzoo.InvalidOption, file, "is a file", "folder"):
-            write_site(core, file, force=force)
+            core(file, force=force)
         with refuses(vitzoo.StoreError, file / "below", "cannot write", "folder"):
-            write_site(core, file / "below", force=force)
+            core(file / "below", force=force)
     assert file.read_text() == "mine"
 
 
 def test_a_run_that_is_cut_short_is_continued(core, out, monkeypatch):
     """The disk is full after some pages: the next run knows them as pages of the site."""
-    whole, written = site_module.write_atomic, []
+    whole, written = files.write, []
 
-    def full_disk(path: Path, data: bytes, **options: bool) -> None:
+    def full_disk(path: Path, data: bytes) -> None:
         written.append(path)
         if len(written) > 9:
             raise OSError(28, "No space left on device")
-        whole(path, data, **options)
+        whole(path, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(site_module, "write_atomic", full_disk)
+        patch.setattr(files, "write", full_disk)
         with refuses(vitzoo.StoreError, out, "No space left on device", "make room"):
-            write_site(core, out)
+            core(out)
     assert 0 < len(contents(out)) < 11
     assert not out.joinpath("index.html").exists()  # it is written last
-    site = write_site(core, out)
+    site = core(out)
     assert len(contents(out)) == site.files + 1
 
 
@@ -159,14 +149,14 @@ def test_a_run_that_is_cut_short_is_continued(core, out, monkeypatch):
 def test_what_a_killed_run_left_is_removed(core, out, before):
     """Right after it, too, and if it was killed before its first file was whole."""
     if before:
-        write_site(core, out)
+        core(out)
     out.mkdir(exist_ok=True)
     for path in (MARKER, "index.html", "assets/style.css") if before else (MARKER,):
-        (out / path).with_name(f".{Path(path).name}.77.{10**18}").write_text("half")
-    kept = [out / f".mine.html.77.{10**18}", out / "assets" / ".DS_Store"] if before else []
+        (out / path).with_name(f".{Path(path).name}.vitzoo-site-77").write_text("half")
+    kept = [out / ".mine.html.vitzoo-site-77", out / "assets" / ".DS_Store"] if before else []
     for path in kept:
         path.write_text("mine")
-    site = write_site(core, out)
+    site = core(out)
     hidden = {path for path in out.rglob(".*") if path.name != MARKER}
     assert hidden == {*kept}
     assert len(contents(out)) == site.files + 1 + len(kept)
@@ -177,7 +167,7 @@ def test_plugins_of_hooks_are_imported_and_shown(install, monkeypatch, out):
     module = GLOBEX["globex/plugin.py"].replace('source="made up"', 'source="s", builder=late')
     install("globex-parts", "globex = globex.plugin", GLOBEX | {"globex/plugin.py": module})
     assert {info.namespace: info.state for info in vitzoo.plugins()}["globex"] == "lazy"
-    write_site(registry(), out)
+    write_site(out)
     page = out.joinpath("networks/globex/net.html").read_text()
     assert ">globex.plugin:late<" in page  # the function itself would be written with its address
 
@@ -190,7 +180,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("kind", BROKEN)
 def test_a_plugin_that_fails_is_named_and_the_site_is_written(install, monkeypatch, run, out, kind):
-    monkeypatch.setenv("VITZOO_PLUGINS", "acme")
+    monkeypatch.setenv("VITZOO_PLUGINS", "acme,site")
     value, files = BROKEN[kind]
     install("acme-parts", f"acme = {value}", UNTOUCHABLE | files)
     code, printed, err = run("site", out, "--json")
