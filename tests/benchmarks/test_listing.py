@@ -19,7 +19,7 @@ CONDITION = "imagenet_a>55 and license=apache-2.0 and params<100M"
 WITHIN = {  # bare interpreters
     ("list",): 12,
     ("list", "--where", CONDITION, "--sort", "imagenet_v2:desc"): 12,
-    ("--help",): 7,
+    ("--help",): 9,  # a plugin has a command
     ("show", "vit_b16"): 9,
     ("which", "vit_b16"): 12,
     ("which", "vit_base_patch16_224"): 12,  # of timm

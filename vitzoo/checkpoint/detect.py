@@ -12,6 +12,7 @@ from vitzoo.checkpoint.around import OF_ALL, plain_keys, reason_of
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.containers import Container, Reading, Tensors
 from vitzoo.checkpoint.description import Description
+from vitzoo.checkpoint.others import check_vit, encoder_in
 from vitzoo.checkpoint.prefixes import Place, common_prefix, found_in, placed
 from vitzoo.checkpoint.tower import OWN_KEYS, tower_of
 from vitzoo.errors import CheckpointError, InvalidOption, VitzooError, short_repr
@@ -141,8 +142,6 @@ def place_of(
         return placed((place, name), layout(name), plain, others, alone=not tower)
     if found:
         raise CheckpointError().of(SeveralNetworks(source, found, prefix))
-    from vitzoo.checkpoint.others import check_vit, encoder_in
-
     check_vit(source, stated.config, keys)
     if encoder := encoder_in(stated.config, zoo):
         raise CheckpointError(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from vitzoo.checkpoint.detect import format_of
+from vitzoo.checkpoint.others import check_vit
 from vitzoo.errors import CheckpointError, UnknownName
 from vitzoo.foreign.changes import changed as overridden
 from vitzoo.foreign.overrides import fixed, stated_by
@@ -118,8 +119,6 @@ def check_remote(statement: Statement, changes: Mapping[str, Any]) -> None:
     """Raise CheckpointError if the configs on the Hub are of another network, before a download."""
     if statement.beside is None:
         return
-    from vitzoo.checkpoint.others import check_vit
-
     about, _ = statement.beside()
     check_vit(statement.remote, about.config)
     if stated := stated_by(about, statement.zoo):

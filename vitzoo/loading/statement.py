@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_hub_file
 from vitzoo.checkpoint.description import Description, read_network
+from vitzoo.checkpoint.others import check_vit
 from vitzoo.checkpoint.saved import with_metadata
 from vitzoo.checkpoint.tower import tower_of
 from vitzoo.errors import CheckpointError, InvalidOption
@@ -187,8 +188,6 @@ def _described(
 
     `keys` are the names of the tensors, if the file is there.
     """
-    from vitzoo.checkpoint.others import check_vit
-
     config = about.config
     tower = tower_of(about, zoo)
     check_vit(place, tower.config if tower else config)

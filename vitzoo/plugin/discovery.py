@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from vitzoo.plugin.entry_points import COMMANDS, Found, normal
@@ -69,7 +69,8 @@ def _malformed(found: Found, own: Collection[str]) -> str:
     """Return the reason why an entry point cannot be a plugin or a command, empty if it can."""
     name, entry_point = found.namespace, f"{found.owner}: its entry point {found.value!r}"
     what, form, expected = "namespace", ENTRY_POINT, MANIFEST_OR_MODULE
-    owners, ours = FIRST_PARTY, (CORE, LOCAL)
+    owners: Mapping[str, str] = FIRST_PARTY
+    ours: tuple[str, ...] = (CORE, LOCAL)
     if found.group == COMMANDS:
         what, form, expected = "command", COMMAND, "'package.module:name_of_the_click_command'"
         owners, ours = FIRST_PARTY_COMMANDS, tuple(own)

@@ -274,12 +274,11 @@ class PluginHost:
         from vitzoo.schema.rows import Variant
 
         target: Any = row.builder if isinstance(row, Variant) else row.target
-        info = self._infos[namespace]
-        owner = Owner(info, f"{namespace}/{row.name.rpartition('/')[2]}")
+        info, entry = self._infos[namespace], f"{namespace}/{row.name.rpartition('/')[2]}"
         if row.requires:
             from vitzoo.plugin.requirements import check_requirements
 
-            check_requirements(row.requires, f"{owner}: {row.name!r}")
+            check_requirements(row.requires, f"{Owner(info, entry)}: {row.name!r}")
         if not isinstance(target, str):
             return target
         module, _, name = target.partition(":")
@@ -288,7 +287,7 @@ class PluginHost:
         except (Exception, SystemExit) as error:
             if namespace == CORE:
                 raise
-            info = owner.failed(target, error, f"the target in {info.location}")
+            info = Owner(info, entry).failed(target, error, f"the target in {info.location}")
             self._infos[namespace] = info
             raise PluginError(info.trouble) from error
         if info.state == "failed" and repr(target) in info.cause:

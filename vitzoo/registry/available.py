@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
 
 from vitzoo.plugin.info import FIRST_PARTY, install_command
 from vitzoo.registry.generated import generated
 from vitzoo.registry.listing import Listed
-
-if TYPE_CHECKING:
-    from vitzoo.registry.registry import Registry
+from vitzoo.registry.registry import Registry
 
 PLUGIN = "plugin"  # of a row: the distribution
 

@@ -25,7 +25,8 @@ from vitzoo.files.names import COMMIT, SHA256, without_query
 from vitzoo.log import log
 from vitzoo.settings import Limits
 from vitzoo.store.exchange import Exchange, Retry
-from vitzoo.store.hub_client import CONNECTING, SHOWN, body, encoding_of, whole
+from vitzoo.store.hub_client import CONNECTING, body, encoding_of, whole
+from vitzoo.store.waiting import SHOWN
 from vitzoo.text import megabytes
 
 if TYPE_CHECKING:

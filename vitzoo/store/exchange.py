@@ -25,7 +25,6 @@ from vitzoo.log import log
 from vitzoo.settings import Limits, has_host, may_see_token
 from vitzoo.store.hub_client import (
     DENIED,
-    SHOWN,
     UNSET_OFFLINE,
     is_gated,
     may_pass,
@@ -36,10 +35,10 @@ from vitzoo.store.hub_client import (
     send,
     session,
     unreachable,
-    within,
 )
 from vitzoo.store.locks import NOTICE, pause
 from vitzoo.store.token import token_place, user_token
+from vitzoo.store.waiting import SHOWN, within
 
 if TYPE_CHECKING:
     from vitzoo.store.hub_file import HubFile

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import platform
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, wait
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import httpcore2
 import httpx2
@@ -28,12 +26,12 @@ from vitzoo.registry.repositories import known
 from vitzoo.schema.addresses import SLASH
 from vitzoo.store.locks import SLICE, check
 from vitzoo.store.token import token_place
+from vitzoo.store.waiting import SHOWN
 
 if TYPE_CHECKING:
     from vitzoo.store.hub_file import HubFile
 
 READ = 1024 * 1024  # bytes that are read from a connection at once
-SHOWN = 200  # characters of a server's text in a message
 DENIED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 NAMED_BRANCH = f"expected a commit, tag or branch, with {SLASH} for a slash in its name"
 ELSEWHERE = "the registry may be out of date, or the endpoint an incomplete mirror"
@@ -46,7 +44,6 @@ CONNECTING = (
     "SSL_CERT_FILE"
 )
 NAMED = f"check its name; if it is right, {LOG_IN}"
-Result = TypeVar("Result")
 
 
 def session() -> httpx2.Client:
@@ -142,48 +139,6 @@ def encoding_of(response: httpx2.Response) -> str:
     """Return how a body is compressed, empty if it is not."""
     encoding = response.headers.get("content-encoding", "").strip().lower()[:50]
     return "" if encoding == "identity" else encoding
-
-
-def within(seconds: float, call: Callable[[], Result]) -> Result:
-    """Return the result of `call`, or stop waiting for it after some seconds.
-
-    The timeouts of a client apply to single reads only. They do not end a DNS lookup that hangs,
-    or a response head that arrives byte by byte. So `call` runs in a thread, which is abandoned
-    when time is up.
-
-    Raises:
-        httpx2.ReadTimeout: time is up.
-        httpx2.ConnectError: the shared client was closed, or no thread can be started.
-    """
-    answer: Future[Result] = Future()
-
-    def run() -> None:
-        try:
-            answer.set_result(call())
-        except BaseException as error:  # noqa: BLE001  # handed to the waiting thread
-            answer.set_exception(error)
-
-    try:
-        threading.Thread(target=run, name="vitzoo-request", daemon=True).start()
-        until = time.monotonic() + seconds
-        while not answer.done() and (left := until - time.monotonic()) > 0:
-            check()
-            wait([answer], min(left, SLICE))
-        return answer.result(0)
-    except RuntimeError as error:  # no new thread, or other users of the shared client closed it
-        raise httpx2.ConnectError(str(error)) from error
-    except BaseException as error:
-        late = isinstance(error, TimeoutError) and not answer.done()
-        answer.add_done_callback(_discard)
-        if late:
-            raise httpx2.ReadTimeout(f"no answer within {seconds:.1f} s") from error
-        raise
-
-
-def _discard(answer: Future[Any]) -> None:
-    """Close a response that arrived too late."""
-    if answer.exception() is None and isinstance(answer.result(), httpx2.Response):
-        answer.result().close()
 
 
 def may_pass(status: int) -> bool:

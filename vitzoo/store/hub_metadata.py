@@ -18,8 +18,9 @@ from vitzoo.files.names import COMMIT, SHA256, valid_file
 from vitzoo.files.shard_index import MAX_INDEX
 from vitzoo.files.strict_json import strict_json
 from vitzoo.store.exchange import Exchange
-from vitzoo.store.hub_client import CONNECTING, SHOWN, encoding_of, within
+from vitzoo.store.hub_client import CONNECTING, encoding_of
 from vitzoo.store.lockfile import ABSENT, Pin
+from vitzoo.store.waiting import SHOWN, within
 
 if TYPE_CHECKING:
     from vitzoo.store.hub_file import HubFile

@@ -45,7 +45,7 @@ def _renewed(place: str) -> str | None:
     import httpx2
     from huggingface_hub import get_token
 
-    from vitzoo.store.hub_client import SHOWN, within
+    from vitzoo.store.waiting import SHOWN, within
 
     try:
         # If its file of tokens is damaged, huggingface_hub would log the line, with the token.

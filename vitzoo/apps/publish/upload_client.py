@@ -16,7 +16,7 @@ import httpx2
 
 from vitzoo import settings
 from vitzoo.errors import RefusedResponse, ServerError, printable
-from vitzoo.store.hub_client import within
+from vitzoo.store.waiting import within
 
 PATIENCE = 6  # times VITZOO_TIMEOUT: the Hub stores large files, and commits
 SLOWEST = 16 * 1024  # bytes per second that are sent of a large file
