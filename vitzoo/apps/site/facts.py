@@ -11,9 +11,10 @@ from markupsafe import Markup
 from vitzoo.apps.site import index_data as index
 from vitzoo.apps.site.links import file_address, file_place, link, linked
 from vitzoo.schema.kinds import PARTS_OF_WEIGHTS
-from vitzoo.schema.rows import PartFact, Variant, Weights
+from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.spec import BlockSpec, PartSpec
 from vitzoo.schema.terms import CORE_BUILDER, RESULTS
+from vitzoo.schema.values import PartFact
 from vitzoo.text import px
 
 NUMBERS = ("embed_dim", "depth", "num_heads", "mlp_dim", "in_chans", "num_classes")
