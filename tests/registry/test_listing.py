@@ -8,7 +8,14 @@ import vitzoo
 from helpers import refuses
 from tables import cases
 from vitzoo.errors import UnknownOption
-from vitzoo.registry.listing import pareto, pareto_fields, sort, sort_keys
+from vitzoo.registry.listing import (
+    TEXTS_OF_WEIGHTS,
+    fields,
+    pareto,
+    pareto_fields,
+    sort,
+    sort_keys,
+)
 from vitzoo.schema.terms import commercial_use
 
 
@@ -66,6 +73,15 @@ def test_variants_are_found_by_the_pretraining_of_any_weights():
     named = {"weights": "augreg_in1k", "pretraining_data": "ImageNet-1k"}
     found = [v.name for v in vitzoo.variants("vit_b16*", **named)]
     assert found == ["vit_b16", "vit_b16_384"]  # of neither it is the default
+
+
+def test_a_listing_has_the_texts_of_the_default_weights():
+    variant = vitzoo.describe("vit_digits")
+    texts = ("Apache-2.0", "confirmed", "yes", "supervised", "scikit-learn digits")
+    assert tuple(fields(variant)[name] for name in TEXTS_OF_WEIGHTS) == texts
+    weights = vitzoo.Weights("w", file="w", pin="first-use", file_seen=False, default=True)
+    unstated = fields(variant.with_values(weights=(weights,)))
+    assert [unstated[name] for name in TEXTS_OF_WEIGHTS] == ["", "first-use", "no", None, None]
 
 
 @cases(

@@ -123,6 +123,7 @@ def test_figures_written_as_a_table_are_read_as_the_same(read):
         ({'mode = "compiled"': 'mode = "quick"'}, ("mode", "eager", "compiled", "'quick'")),
         ({'mode = "eager"': 'mode = "eager"\nwatts = 1'}, ("rtx4090", "'watts'")),
         ({"batch_size = 256": "batch_size = 0"}, ("batch_size", "whole number", "0")),
+        ({"batch_size = 256": "batch_siz = 256"}, ("'batch_siz'", "did you mean 'batch_size'")),
         ({'speed.csv"\ncommit = "0123abc"': 'speed.csv"\ncommit = "ABC"'}, ("commit", "'ABC'")),
     ],
 )

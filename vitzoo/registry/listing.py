@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from vitzoo.errors import InvalidOption, UnknownOption, did_you_mean
@@ -26,6 +26,13 @@ MEASUREMENTS = (
     "i7_12700h_compiled",
 )
 TEXTS = ("namespace", "paper", "summary")
+TEXTS_OF_WEIGHTS: dict[str, Callable[[Weights], str | None]] = {
+    "license": lambda weights: weights.license,
+    "pin": lambda weights: weights.pin,
+    "file_seen": lambda weights: "yes" if weights.file_seen else "no",
+    "pretraining": lambda weights: weights.pretraining or None,
+    "pretraining_data": lambda weights: weights.pretraining_data or None,
+}
 KINDS: dict[str, Literal["text", "number", "size"]] = {
     "name": "text",
     **dict.fromkeys(COSTS, "number"),
@@ -35,11 +42,11 @@ KINDS: dict[str, Literal["text", "number", "size"]] = {
     "weights": "text",
     **dict.fromkeys(RESULTS, "number"),
     **dict.fromkeys(MEASUREMENTS, "number"),
-    **dict.fromkeys(("license", "pin", "file_seen", "pretraining", "pretraining_data"), "text"),
+    **dict.fromkeys(TEXTS_OF_WEIGHTS, "text"),
     **dict.fromkeys(TEXTS, "text"),
 }
 FIELDS = tuple(KINDS)
-OF_WEIGHTS = ("weights", *RESULTS, "license", "pin", "file_seen", "pretraining", "pretraining_data")
+OF_WEIGHTS = ("weights", *RESULTS, *TEXTS_OF_WEIGHTS)
 WITHOUT_WEIGHTS = (None,) * len(OF_WEIGHTS)
 HIGHER = (*RESULTS, *MEASUREMENTS)  # fields whose larger values are better
 HEADINGS = {"image_size": "px", "num_classes": "classes", "gmacs": "GMACs"}  # in tables
@@ -106,11 +113,7 @@ def of_weights(weights: Weights) -> list[Any]:
     return [
         weights.name,
         *(map(values.__getitem__, RESULTS) if compares else [None] * len(RESULTS)),
-        weights.license,
-        weights.pin,
-        "yes" if weights.file_seen else "no",
-        weights.pretraining or None,
-        weights.pretraining_data or None,
+        *(text(weights) for text in TEXTS_OF_WEIGHTS.values()),
     ]
 
 

@@ -10,7 +10,6 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,26 +25,19 @@ from vitzoo.files.names import (
     valid_repo,
 )
 from vitzoo.schema.figures import (
-    RESULT_KEYS,
     Evaluation,
     check_results,
     known_row,
-    percentage,
-    positive,
     read_recipe,
     read_throughput,
     shared_results,
 )
-from vitzoo.schema.kinds import PARTS_OF_WEIGHTS
-from vitzoo.schema.preprocessing import Preprocessing, read_preprocessing
 from vitzoo.schema.reader import REQUIRED, Reader, describe
 from vitzoo.schema.record import Record
 from vitzoo.schema.rows import (
-    OBJECTIVES,
     Contribution,
     ImportTarget,
     PaperResult,
-    PartFact,
     Recipe,
     Throughput,
     Variant,
@@ -53,20 +45,18 @@ from vitzoo.schema.rows import (
     built_of_parts,
     with_default,
 )
-from vitzoo.schema.spec import LIMITS, BlockSpec, Option, PartSpec, Spec
-from vitzoo.schema.terms import OUTPUT_ACTIVATIONS, RESULT_SETS
+from vitzoo.schema.spec import Spec
+from vitzoo.schema.values import optional, percentages, required
 from vitzoo.settings import expanded
 
 TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 NUMBERS = ("embed_dim", "depth", "num_heads", "mlp_dim")
+OF_SPEC = tuple(field.name for field in dataclasses.fields(Spec))
 PIN_NEEDS = {
     "confirmed": "sha256, size and, on the Hub, revision",
     "reported": "sha256 and size or predicted_size",
     "first-use": "repo and size or predicted_size",
 }
-PLAIN_REQUIREMENT = re.compile(
-    r"[A-Za-z0-9]+([._-]+[A-Za-z0-9]+)*(([<>!=~]=|[<>])\d+(\.\d+)+(,([<>!=~]=|[<>])\d+(\.\d+)+)*)?"
-)
 
 
 @dataclass(frozen=True)
@@ -79,7 +69,7 @@ class Entries(Record):
         sized: whether weights must state `size` or `predicted_size`.
         module: whether a module plugin returned the entries: a target may then be an object, and
             the `source` of a variant and the `source` and `license` of weights may be missing.
-        pretraining: objective and data of the pre-training of weights that state no others.
+        pretraining: `pretraining` and `pretraining_data` of weights that state no others.
         evaluations: sources of results by name, which weights may name.
         measurements: measurements of images per second by name, which variants may name.
         recipes: recipes of fine-tuning by name, which weights may name.
@@ -92,7 +82,7 @@ class Entries(Record):
     sizes: Mapping[str, Spec] = field(default_factory=dict)
     sized: bool = True
     module: bool = False
-    pretraining: tuple[str, str] = ("", "")
+    pretraining: Mapping[str, str] = field(default_factory=dict)
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
     measurements: Mapping[str, Throughput] = field(default_factory=dict)
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
@@ -105,9 +95,8 @@ class Entries(Record):
         return cls(
             name,
             target=self._target(reader, "target"),
-            summary=reader.text("summary"),
-            source=reader.text("source", ""),
-            requires=_requires(reader),
+            **reader.every(required(Contribution)),
+            **reader.each(optional(Contribution)),
         )
 
     def variant(self, name: str, reader: Reader) -> Variant:
@@ -119,14 +108,15 @@ class Entries(Record):
         if start.base and not same:  # these figures belong to the network of the base
             start = start.with_values(gmacs=None, activations=None, throughput=())
         row = start.with_values(
-            **reader.each(OF_VARIANT),
+            **reader.each(optional(Variant)),
+            **reader.every(required(Variant)),
             name=name,
-            summary=reader.text("summary"),
             spec=spec,
             params=reader.count("params", start.params if same else REQUIRED),
             throughput=read_throughput(reader, self.measurements) or start.throughput,
             source=self._needed(reader, "source"),
             weights=with_default([*reader.rows("weights", self._weights)]),
+            paper_results=_paper_results(reader, "paper_results"),
         )
         _check_variant(row, reader)
         if not reader.given("compared_with"):
@@ -153,20 +143,16 @@ class Entries(Record):
         return WITHOUT_NETWORK.with_values(**stated)
 
     def _weights(self, name: str, reader: Reader) -> Weights:
-        stated = {**shared_results(reader, self.evaluations), **reader.each(OF_WEIGHTS)}
+        shared = shared_results(reader, self.evaluations)
+        stated = {**self.pretraining, **shared, **reader.each(optional(Weights))}
         check_results(reader, stated)
-        pretraining, data = read_pretraining(reader, self.pretraining)
         row = WITHOUT_FILE.with_values(
             **stated,
             **self._place(reader),
+            **reader.every(required(Weights)),
             name=name,
-            pin=reader.one_of("pin", tuple(PIN_NEEDS)),
-            format=reader.text("format"),
-            preprocessing=_preprocessing(reader),
             license=self._needed(reader, "license"),
             source=self._needed(reader, "source"),
-            pretraining=pretraining,
-            pretraining_data=data,
             recipe=read_recipe(reader, self.recipes) if reader.given("recipe") else None,
         )
         _check_pin(row, reader, sized=self.sized)
@@ -217,30 +203,6 @@ class Entries(Record):
         return str(target)
 
 
-def _requires(reader: Reader, key: str = "requires") -> tuple[str, ...]:
-    requires = reader.texts(key, [])
-    for text in requires:
-        if problem := _not_a_requirement(text):
-            raise reader.fail(
-                f"requires lists {text!r}, which pip cannot read ({problem}); write a requirement "
-                "such as 'timm>=1.0'"
-            )
-    return requires
-
-
-@cache
-def _not_a_requirement(text: str) -> str:
-    if PLAIN_REQUIREMENT.fullmatch(text):
-        return ""  # listings need not import packaging
-    from packaging.requirements import InvalidRequirement, Requirement
-
-    try:
-        Requirement(text)
-    except InvalidRequirement as error:
-        return str(error).partition("\n")[0]
-    return ""
-
-
 def _url(reader: Reader) -> str:
     url = reader.take("url", str)
     if not valid_https(url):
@@ -248,11 +210,10 @@ def _url(reader: Reader) -> str:
     return str(url)
 
 
-def read_pretraining(reader: Reader, default: tuple[str, str] = ("", "")) -> tuple[str, str]:
-    """Read objective and data of the pre-training."""
-    given = reader.given("pretraining")
-    objective = reader.one_of("pretraining", OBJECTIVES) if given else default[0]
-    return objective, reader.text("pretraining_data", default[1])
+def read_pretraining(reader: Reader) -> dict[str, str]:
+    """Read objective and data of the pre-training at the top of a manifest."""
+    readers = optional(Weights)
+    return reader.each({key: readers[key] for key in ("pretraining", "pretraining_data")})
 
 
 def read_comparisons(reader: Reader) -> dict[str, tuple[PaperResult, ...]]:
@@ -263,76 +224,26 @@ def read_comparisons(reader: Reader) -> dict[str, tuple[PaperResult, ...]]:
 
 def _paper_results(reader: Reader, key: str) -> tuple[PaperResult, ...]:
     found = []
-    for number, table in enumerate(reader.take(key, list), 1):
+    for number, table in enumerate(reader.take(key, list, []), 1):
         row = Reader(table, f"{reader.where} {key} {number}", reader.error)
-        data, source = row.text("pretraining_data"), row.text("source")
-        found.append(
-            PaperResult(data, None, _percentages(row), None, source).with_values(
-                **row.each(OF_PAPER_RESULT)
-            )
-        )
+        stated = row.every(required(PaperResult))
+        stated["accuracies"] = percentages(row)
+        found.append(NO_RESULT.with_values(**stated, **row.each(optional(PaperResult))))
         row.done()
     return tuple(found)
-
-
-def _percentages(reader: Reader) -> tuple[tuple[str, float], ...]:
-    return tuple((name, percentage(reader, name)) for name in reader.given(*RESULT_SETS))
-
-
-def _deviations(reader: Reader, key: str) -> tuple[tuple[str, float], ...]:
-    sub = Reader(reader.take(key, dict), f"{reader.where}: {key}", reader.error)
-    found = _percentages(sub)
-    sub.done()
-    return found
-
-
-def _known_as(reader: Reader, key: str) -> tuple[tuple[str, str], ...]:
-    sub = reader.sub(key)
-    return () if sub is None else tuple((library, sub.text(library)) for library in sub.table)
 
 
 def _check_variant(row: Variant, reader: Reader) -> None:
     if sum(weights.default for weights in row.weights) > 1:
         raise reader.fail("at most one entry of the weights may be the default")
     for name in row.accepts:
-        fields = {field.name for field in dataclasses.fields(Spec)}
-        if name not in fields:
-            hint = did_you_mean(name, fields)
+        if name not in OF_SPEC:
+            hint = did_you_mean(name, OF_SPEC)
             raise reader.fail(f"accepts lists {name!r}, which is no field of a spec{hint}")
     if built_of_parts(row):
         for name in NUMBERS:
             if not getattr(row.spec, name):
                 raise reader.fail(f"{name} must be given, by itself or by a 'size'")
-
-
-def _block_options(reader: Reader, key: str = "block") -> tuple[tuple[str, Option], ...]:
-    sub = reader.sub(key)
-    if sub is None:
-        return ()
-    block = BlockSpec.read(sub, BlockSpec())
-    return tuple((key, getattr(block, key, True)) for key in sub.table)  # norm_first is true
-
-
-def _part_or_options(reader: Reader, key: str) -> PartFact:
-    """Read a part, or options for the part of the variant."""
-    value = reader.take(key, object, None)
-    if value is None:
-        return ()
-    if value == {}:
-        raise reader.fail(f"{key} must name a part, or set options of the variant's part, got {{}}")
-    where = f"{reader.where}: {key}"
-    if isinstance(value, Mapping) and "name" not in value:
-        return PartSpec.parse({**value, "name": key}, where, reader.error).options
-    return PartSpec.parse(value, where, reader.error)
-
-
-def _preprocessing(reader: Reader) -> Preprocessing:
-    sub = reader.sub("preprocessing")
-    if sub is None:
-        raise reader.fail("missing table 'preprocessing'")
-    row = read_preprocessing(sub)
-    sub.done()
-    return row
 
 
 def _check_revision(row: Weights, reader: Reader) -> None:
@@ -383,33 +294,5 @@ def _check_pin(row: Weights, reader: Reader, *, sized: bool) -> None:
 
 
 WITHOUT_FILE = Weights("")
+NO_RESULT = PaperResult("", None, (), None, "")
 WITHOUT_NETWORK = Variant("", summary="", spec=Spec(), params=0)
-OF_VARIANT: dict[str, Callable[[Reader, str], Any]] = {  # keys that may be missing
-    "gmacs": positive,
-    "activations": Reader.count,
-    "accepts": Reader.texts,
-    "requires": _requires,
-    "paper": Reader.text,
-    "paper_results": _paper_results,
-    "known_as": _known_as,
-    "timm_block": _block_options,
-    "timm_pool": _part_or_options,
-}
-OF_PAPER_RESULT: dict[str, Callable[[Reader, str], Any]] = {  # these, too
-    "epochs": Reader.count,
-    **dict.fromkeys(("exaflops", "core_days"), positive),
-    "model": Reader.text,
-    "image_size": Reader.size,
-    "deviations": _deviations,
-}
-OF_WEIGHTS: dict[str, Callable[[Reader, str], Any]] = {  # these, too
-    **dict.fromkeys(("repo", "revision", "sha256", "label_set"), Reader.text),
-    **dict.fromkeys(("size", "predicted_size"), Reader.count),
-    "num_classes": partial(Reader.count, least=0, most=LIMITS["num_classes"]),
-    **dict.fromkeys(("pre_norm", "gated", "default", "file_seen"), Reader.flag),
-    "labels": Reader.texts,
-    "output_activation": partial(Reader.one_of, choices=OUTPUT_ACTIVATIONS),
-    "block": _block_options,
-    **dict.fromkeys(PARTS_OF_WEIGHTS, _part_or_options),
-    **RESULT_KEYS,
-}

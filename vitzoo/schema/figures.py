@@ -6,26 +6,23 @@ results, `measurements` the source of images per second, `recipes` how weights w
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from vitzoo.errors import did_you_mean
-from vitzoo.files.names import SHORT_COMMIT
-from vitzoo.schema.reader import NAME, NAME_RULE, REQUIRED, Reader
-from vitzoo.schema.rows import Recipe, Throughput
-from vitzoo.schema.terms import FURTHER_RESULTS, RESULTS
+from vitzoo.schema.reader import NAME, NAME_RULE, Reader
+from vitzoo.schema.rows import Recipe, Throughput, Weights
+from vitzoo.schema.terms import FURTHER_RESULTS
+from vitzoo.schema.values import optional, positive, required
 
 T = TypeVar("T")
 Evaluation = Mapping[str, str]  # texts by field of `Weights`
-SHARES = ("layer_decay", "drop_path", "random_erasing", "label_smoothing", "ema")  # at most 1
-STRENGTHS = ("weight_decay", "warm_up", "clip", "mixup", "cutmix")
 TEXTS = ("evaluation", "evaluation_source", "evaluation_commit")
 
 
 def read_evaluations(reader: Reader) -> dict[str, Evaluation]:
     """Read the table `evaluations` of a manifest."""
-    readers = {key: RESULT_KEYS[key] for key in TEXTS}
+    readers = {key: optional(Weights)[key] for key in TEXTS}
     return dict(reader.rows("evaluations", lambda name, row: (name, row.each(readers))))
 
 
@@ -67,22 +64,6 @@ def read_throughput(reader: Reader, known: Mapping[str, Throughput]) -> tuple[Th
     return () if sub is None else tuple(_measured(sub, name, known) for name in sub.table)
 
 
-def percentage(reader: Reader, key: str) -> float:
-    """Return a number from 0 to 100."""
-    value = reader.take(key, float)
-    if not 0 <= value <= 100:
-        raise reader.fail(f"{key} must be a percentage from 0 to 100, got {value}")
-    return value
-
-
-def positive(reader: Reader, key: str) -> float:
-    """Return a finite number above 0."""
-    value = reader.take(key, float)
-    if not 0 < value < math.inf:
-        raise reader.fail(f"{key} must be a finite number above 0, got {value}")
-    return value
-
-
 def _measured(reader: Reader, name: str, known: Mapping[str, Throughput]) -> Throughput:
     if not isinstance(reader.table[name], Mapping):
         found = known_row(reader, "measurements", name, known)
@@ -100,13 +81,8 @@ def _measurement(name: str, reader: Reader) -> Throughput:
     return Throughput(
         name=name,
         images_per_second=0.0,
-        hardware=reader.text("hardware"),
-        precision=reader.text("precision"),
-        mode=reader.one_of("mode", ("eager", "compiled")),
-        batch_size=reader.count("batch_size") if "batch_size" in reader else None,
-        software=reader.text("software", ""),
-        source=reader.text("source"),
-        commit=commit_of(reader, "commit", ""),
+        **reader.every(required(Throughput)),
+        **reader.each(optional(Throughput)),
     )
 
 
@@ -118,14 +94,6 @@ def known_row(reader: Reader, table: str, name: str, known: Mapping[str, T]) -> 
             f"{name!r} is not in the table {table!r} at the top of the file{hint}; add it there"
         )
     return known[name]
-
-
-def commit_of(reader: Reader, key: str, default: str = REQUIRED) -> str:
-    """Return the commit of a source."""
-    value = reader.text(key, default)
-    if value and not SHORT_COMMIT.fullmatch(value):
-        raise reader.fail(f"{key} must be 7 to 40 lower-case hex digits, got {value!r}")
-    return value
 
 
 def read_recipes(reader: Reader) -> dict[str, Recipe]:
@@ -151,41 +119,9 @@ def read_recipe(reader: Reader, known: Mapping[str, Recipe]) -> Recipe | None:
 
 
 def _recipe(reader: Reader) -> Recipe:
-    lengths = {
-        key: reader.count(key)
-        for key in ("epochs", "steps")
-        if reader.take(key, object, None) is not None
-    }
+    values = reader.each(optional(Recipe))
+    lengths = [key for key in ("epochs", "steps") if key in values]
     if len(lengths) != 1:
         stated = " and ".join(lengths) or "neither"
         raise reader.fail(f"a recipe states its length as epochs or as steps, got {stated}")
-    shares = {key: _number(reader, key, most=1) for key in SHARES}
-    values: dict[str, Any] = lengths | shares | {key: _number(reader, key) for key in STRENGTHS}
-    return Recipe(
-        data=reader.text("data"),
-        optimizer=reader.text("optimizer"),
-        lr=positive(reader, "lr"),
-        batch_size=reader.count("batch_size"),
-        image_size=reader.size("image_size"),
-        augmentation=reader.text("augmentation", ""),
-        source=reader.text("source"),
-        commit=commit_of(reader, "commit", ""),
-        **values,
-    )
-
-
-def _number(reader: Reader, key: str, most: float = 2**31) -> float | None:
-    value = reader.take(key, float, None)
-    if value is not None and not 0 <= value <= most:
-        limit = " to 1" if most == 1 else ""
-        raise reader.fail(f"{key} must be a number from 0{limit}, got {value}")
-    return value
-
-
-RESULT_KEYS: dict[str, Callable[[Reader, str], Any]] = {  # of weights
-    **dict.fromkeys(RESULTS, percentage),
-    "evaluation": Reader.text,
-    "evaluation_source": Reader.text,
-    "evaluation_commit": commit_of,
-    "evaluation_size": Reader.size,
-}
+    return Recipe(**values, **reader.every(required(Recipe)))

@@ -161,6 +161,10 @@ class Reader:
         self._asked += readers
         return {key: readers[key](self, key) for key in self.table if key in readers}
 
+    def every(self, readers: Mapping[str, Callable[[Reader, str], Any]]) -> dict[str, Any]:
+        """Return the value of every key, as `readers[key](self, key)` reads it."""
+        return {key: read(self, key) for key, read in readers.items()}
+
     def flag(self, key: str) -> bool:
         """Return true or false."""
         return self.take(key, bool)

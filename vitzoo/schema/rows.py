@@ -1,6 +1,7 @@
 """Entries of the registry: parts, checkpoint formats, variants and their weights.
 
-Hooks return these frozen objects, and manifests are read into them. Torch-free.
+Hooks return these frozen objects, and manifests are read into them. The metadata of a field say how
+a manifest states it, see `vitzoo.schema.values`. Torch-free.
 """
 
 from __future__ import annotations
@@ -12,12 +13,40 @@ from typing import Any, Literal
 from vitzoo.files.names import without_query
 from vitzoo.schema.preprocessing import USUAL, Preprocessing
 from vitzoo.schema.record import Record
-from vitzoo.schema.spec import Option, PartSpec, Spec
-from vitzoo.schema.terms import CORE_BUILDER, PERMISSIVE, PINS, commercial_use
+from vitzoo.schema.spec import Option, Spec
+from vitzoo.schema.terms import (
+    CORE_BUILDER,
+    OUTPUT_ACTIVATIONS,
+    PERMISSIVE,
+    PINS,
+    commercial_use,
+)
+from vitzoo.schema.values import (
+    BLOCK,
+    CLASSES,
+    COMMIT,
+    COUNT,
+    DEVIATIONS,
+    FLAG,
+    KNOWN_AS,
+    NOT_NEGATIVE,
+    PAIRS,
+    PART,
+    PERCENTAGE,
+    POSITIVE,
+    PREPROCESSING,
+    REQUIRED,
+    REQUIREMENTS,
+    SHARE,
+    SIZE,
+    TEXT,
+    TEXTS,
+    PartFact,
+    one_of,
+)
 
 OBJECTIVES = ("supervised", "self-supervised", "image-text")  # of pre-training
 ImportTarget = str | Callable[..., Any]
-PartFact = PartSpec | tuple[tuple[str, Option], ...]  # a part, or options for the variant's part
 
 
 @dataclass(frozen=True)
@@ -34,9 +63,9 @@ class Contribution(Record):
 
     name: str
     target: ImportTarget
-    summary: str
-    source: str = ""
-    requires: tuple[str, ...] = ()
+    summary: str = field(metadata=TEXT | REQUIRED)
+    source: str = field(default="", metadata=TEXT)
+    requires: tuple[str, ...] = field(default=(), metadata=REQUIREMENTS)
 
 
 class PatchEmbedderEntry(Contribution):
@@ -99,26 +128,26 @@ class Recipe(Record):
         commit: of the repository; empty if it is not stated.
     """
 
-    data: str
-    optimizer: str
-    lr: float
-    batch_size: int
-    epochs: int | None = None
-    steps: int | None = None
-    warm_up: float | None = None
-    image_size: tuple[int, int]
-    layer_decay: float | None = None
-    weight_decay: float | None = None
-    drop_path: float | None = None
-    clip: float | None = None
-    mixup: float | None = None
-    cutmix: float | None = None
-    augmentation: str = ""
-    random_erasing: float | None = None
-    label_smoothing: float | None = None
-    ema: float | None = None
-    source: str
-    commit: str = ""
+    data: str = field(metadata=TEXT | REQUIRED)
+    optimizer: str = field(metadata=TEXT | REQUIRED)
+    lr: float = field(metadata=POSITIVE | REQUIRED)
+    batch_size: int = field(metadata=COUNT | REQUIRED)
+    epochs: int | None = field(default=None, metadata=COUNT)
+    steps: int | None = field(default=None, metadata=COUNT)
+    warm_up: float | None = field(default=None, metadata=NOT_NEGATIVE)
+    image_size: tuple[int, int] = field(metadata=SIZE | REQUIRED)
+    layer_decay: float | None = field(default=None, metadata=SHARE)
+    weight_decay: float | None = field(default=None, metadata=NOT_NEGATIVE)
+    drop_path: float | None = field(default=None, metadata=SHARE)
+    clip: float | None = field(default=None, metadata=NOT_NEGATIVE)
+    mixup: float | None = field(default=None, metadata=NOT_NEGATIVE)
+    cutmix: float | None = field(default=None, metadata=NOT_NEGATIVE)
+    augmentation: str = field(default="", metadata=TEXT)
+    random_erasing: float | None = field(default=None, metadata=SHARE)
+    label_smoothing: float | None = field(default=None, metadata=SHARE)
+    ema: float | None = field(default=None, metadata=SHARE)
+    source: str = field(metadata=TEXT | REQUIRED)
+    commit: str = field(default="", metadata=COMMIT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,45 +203,47 @@ class Weights(Record):
 
     name: str = field(kw_only=False)
     file: str = ""
-    repo: str = ""
-    revision: str = ""
+    repo: str = field(default="", metadata=TEXT)
+    revision: str = field(default="", metadata=TEXT)
     url: str = ""
     path: str = ""
-    size: int | None = None
-    predicted_size: int | None = None
-    sha256: str = ""
-    pin: Literal["confirmed", "reported", "first-use"] = "confirmed"
-    file_seen: bool = True
-    format: str = "timm"
-    num_classes: int | None = None
-    block: tuple[tuple[str, Option], ...] = ()
-    patch_embed: PartFact = ()
-    pos_embed: PartFact = ()
-    pool: PartFact = ()
-    head: PartFact = ()
-    pre_norm: bool | None = None
-    label_set: str = ""
-    labels: tuple[str, ...] = ()
-    output_activation: str = ""
-    preprocessing: Preprocessing = USUAL
+    size: int | None = field(default=None, metadata=COUNT)
+    predicted_size: int | None = field(default=None, metadata=COUNT)
+    sha256: str = field(default="", metadata=TEXT)
+    pin: Literal["confirmed", "reported", "first-use"] = field(
+        default="confirmed", metadata=one_of(PINS) | REQUIRED
+    )
+    file_seen: bool = field(default=True, metadata=FLAG)
+    format: str = field(default="timm", metadata=TEXT | REQUIRED)
+    num_classes: int | None = field(default=None, metadata=CLASSES)
+    block: tuple[tuple[str, Option], ...] = field(default=(), metadata=BLOCK)
+    patch_embed: PartFact = field(default=(), metadata=PART)
+    pos_embed: PartFact = field(default=(), metadata=PART)
+    pool: PartFact = field(default=(), metadata=PART)
+    head: PartFact = field(default=(), metadata=PART)
+    pre_norm: bool | None = field(default=None, metadata=FLAG)
+    label_set: str = field(default="", metadata=TEXT)
+    labels: tuple[str, ...] = field(default=(), metadata=TEXTS)
+    output_activation: str = field(default="", metadata=one_of(OUTPUT_ACTIVATIONS))
+    preprocessing: Preprocessing = field(default=USUAL, metadata=PREPROCESSING | REQUIRED)
     license: str = ""
-    gated: bool = False
+    gated: bool = field(default=False, metadata=FLAG)
     source: str = ""
-    pretraining: str = ""
-    pretraining_data: str = ""
-    top1: float | None = None
-    top5: float | None = None
-    imagenet_real: float | None = None
-    imagenet_v2: float | None = None
-    imagenet_sketch: float | None = None
-    imagenet_a: float | None = None
-    imagenet_r: float | None = None
-    evaluation: str = ""
-    evaluation_size: tuple[int, int] | None = None
-    evaluation_source: str = ""
-    evaluation_commit: str = ""
+    pretraining: str = field(default="", metadata=one_of(OBJECTIVES))
+    pretraining_data: str = field(default="", metadata=TEXT)
+    top1: float | None = field(default=None, metadata=PERCENTAGE)
+    top5: float | None = field(default=None, metadata=PERCENTAGE)
+    imagenet_real: float | None = field(default=None, metadata=PERCENTAGE)
+    imagenet_v2: float | None = field(default=None, metadata=PERCENTAGE)
+    imagenet_sketch: float | None = field(default=None, metadata=PERCENTAGE)
+    imagenet_a: float | None = field(default=None, metadata=PERCENTAGE)
+    imagenet_r: float | None = field(default=None, metadata=PERCENTAGE)
+    evaluation: str = field(default="", metadata=TEXT)
+    evaluation_size: tuple[int, int] | None = field(default=None, metadata=SIZE)
+    evaluation_source: str = field(default="", metadata=TEXT)
+    evaluation_commit: str = field(default="", metadata=COMMIT)
     recipe: Recipe | None = None
-    default: bool = False
+    default: bool = field(default=False, metadata=FLAG)
 
     @property
     def bundled(self) -> bool:
@@ -263,15 +294,15 @@ class PaperResult(Record):
         core_days: TPUv3-core-days of the pre-training; None if not stated.
     """
 
-    pretraining_data: str
-    epochs: int | None
-    accuracies: tuple[tuple[str, float], ...]
-    exaflops: float | None
-    source: str
-    model: str = ""
-    image_size: tuple[int, int] | None = None
-    deviations: tuple[tuple[str, float], ...] = ()
-    core_days: float | None = None
+    pretraining_data: str = field(metadata=TEXT | REQUIRED)
+    epochs: int | None = field(metadata=COUNT)
+    accuracies: tuple[tuple[str, float], ...] = field(metadata=PAIRS)
+    exaflops: float | None = field(metadata=POSITIVE)
+    source: str = field(metadata=TEXT | REQUIRED)
+    model: str = field(default="", metadata=TEXT)
+    image_size: tuple[int, int] | None = field(default=None, metadata=SIZE)
+    deviations: tuple[tuple[str, float], ...] = field(default=(), metadata=DEVIATIONS)
+    core_days: float | None = field(default=None, metadata=POSITIVE)
 
     @property
     def cells(self) -> dict[str, str]:
@@ -301,13 +332,13 @@ class Throughput(Record):
 
     name: str
     images_per_second: float
-    hardware: str
-    precision: str
-    mode: str
-    batch_size: int | None = None
-    software: str = ""
-    source: str
-    commit: str = ""
+    hardware: str = field(metadata=TEXT | REQUIRED)
+    precision: str = field(metadata=TEXT | REQUIRED)
+    mode: str = field(metadata=one_of(("eager", "compiled")) | REQUIRED)
+    batch_size: int | None = field(default=None, metadata=COUNT)
+    software: str = field(default="", metadata=TEXT)
+    source: str = field(metadata=TEXT | REQUIRED)
+    commit: str = field(default="", metadata=COMMIT)
 
 
 @dataclass(frozen=True)
@@ -341,22 +372,22 @@ class Variant(Record):
     """
 
     name: str
-    summary: str
+    summary: str = field(metadata=TEXT | REQUIRED)
     spec: Spec
     params: int
-    gmacs: float | None = None
-    activations: int | None = None
+    gmacs: float | None = field(default=None, metadata=POSITIVE)
+    activations: int | None = field(default=None, metadata=COUNT)
     throughput: tuple[Throughput, ...] = ()
     builder: ImportTarget = CORE_BUILDER
-    accepts: tuple[str, ...] = ()
-    requires: tuple[str, ...] = ()
-    paper: str = ""
+    accepts: tuple[str, ...] = field(default=(), metadata=TEXTS)
+    requires: tuple[str, ...] = field(default=(), metadata=REQUIREMENTS)
+    paper: str = field(default="", metadata=TEXT)
     source: str = ""
     weights: tuple[Weights, ...] = ()
     paper_results: tuple[PaperResult, ...] = ()
-    known_as: tuple[tuple[str, str], ...] = ()
-    timm_block: tuple[tuple[str, Option], ...] = ()
-    timm_pool: PartFact = ()
+    known_as: tuple[tuple[str, str], ...] = field(default=(), metadata=KNOWN_AS)
+    timm_block: tuple[tuple[str, Option], ...] = field(default=(), metadata=BLOCK)
+    timm_pool: PartFact = field(default=(), metadata=PART)
     base: str = ""
     namespace: str = "core"
 

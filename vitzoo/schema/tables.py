@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from vitzoo.schema.kinds import KIND_OF_FIELD
 from vitzoo.schema.preprocessing import Preprocessing
 from vitzoo.schema.rows import (
     Contribution,
@@ -18,24 +17,13 @@ from vitzoo.schema.rows import (
 )
 from vitzoo.schema.spec import PartSpec, Spec
 
-STATED = ("pin", "format", "preprocessing")  # weights have defaults for these, manifests have not
-PAIRS = (
-    "accuracies",
-    "deviations",
-    "block",
-    "timm_block",
-    "timm_pool",
-    "known_as",
-    *KIND_OF_FIELD,
-)  # tuples of pairs, and tables in TOML
-
 
 def table_of(row: Contribution | Variant | Weights) -> dict[str, Any]:
     """Return an entry as the table of a manifest; values that a manifest assumes are left out."""
     table = {
-        field.name: plain(value, field.name)
+        field.name: _written(value, field)
         for field in dataclasses.fields(row)
-        if (value := getattr(row, field.name)) != field.default or field.name in STATED
+        if (value := getattr(row, field.name)) != field.default or "required" in field.metadata
     }
     if isinstance(row, Variant):
         table.pop("weights", None)
@@ -65,29 +53,36 @@ def _spec_table(spec: Spec) -> dict[str, Any]:
     return table | ({"block": block} if block else {})
 
 
-def plain(value: Any, key: str = "") -> Any:
+def _written(value: Any, field: dataclasses.Field[Any]) -> Any:
+    """Return the value of a field as tables, lists and scalars; wrong types stay unchanged."""
+    if "pairs" in field.metadata and are_pairs(value):
+        return {name: plain(item) for name, item in value if item is not None}
+    if field.name == "throughput" and _all(value, Throughput):
+        return {row.name: _stated(row) for row in value}
+    return plain(value)
+
+
+def plain(value: Any) -> Any:
     """Return a value of an entry as tables, lists and scalars; wrong types stay unchanged."""
     if isinstance(value, PartSpec):
         return value.to_data()
     if isinstance(value, Preprocessing):
         return value.to_data()
-    if key == "throughput" and _all(value, Throughput):
-        return {row.name: _stated(row) for row in value}
     if isinstance(value, Recipe):
         return _stated(value)
     if isinstance(value, PaperResult):
         table = _stated(value)
         return table | table.pop("accuracies", {})
-    if key in PAIRS and are_pairs(value):
-        return {name: plain(item) for name, item in value if item is not None}
     return [plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def _stated(row: Throughput | Recipe | PaperResult) -> dict[str, Any]:
     """Return the stated values of a row without its name, as tables, lists and scalars."""
-    stated = {key: value for key, value in vars(row).items() if value not in (None, "", ())}
-    table = {key: plain(value, key) for key, value in stated.items()}
-    return {key: value for key, value in table.items() if key != "name"}
+    return {
+        field.name: _written(value, field)
+        for field in dataclasses.fields(row)
+        if (value := getattr(row, field.name)) not in (None, "", ()) and field.name != "name"
+    }
 
 
 def _all(value: object, cls: type) -> bool:
