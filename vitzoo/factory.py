@@ -32,7 +32,7 @@ from vitzoo.network.model import VisionTransformer
 from vitzoo.network.wrappers import network_of
 from vitzoo.opening import is_model, stated
 from vitzoo.parts.init import WithoutData
-from vitzoo.parts.protocols import Blaming
+from vitzoo.parts.protocols import blaming
 from vitzoo.registry.choice import UNTRAINED, NotGiven
 from vitzoo.registry.label_sets import known_labels
 from vitzoo.registry.registry import Registry, registry
@@ -186,7 +186,7 @@ def create(
     statement = with_weights(statement, below, trained, mmap=mmap, prefix=prefix)
     if lora:
         check_base(statement, lora)
-    with Blaming(checked_parts(wanted)):
+    with blaming(checked_parts(wanted)):
         new = partial(_network, ready=ready, statement=statement, dynamic=dynamic)
         steps = [step for step in (lora, texts) if step]
         if statement.opening is None:

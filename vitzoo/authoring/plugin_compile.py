@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from vitzoo.errors import InvalidOption, PluginError, RegistryError, UnknownName
-from vitzoo.plugin.guard import reason_of
+from vitzoo.plugin.guard import raised_at, reason_of
 from vitzoo.plugin.hook_calls import module_rows
 from vitzoo.plugin.host import PluginHost
 from vitzoo.plugin.importing import import_module
@@ -77,7 +77,8 @@ def compile_plugin(name: str) -> Compiled:
             raise UnknownName(
                 f"there is no plugin and no module {name!r}; is it installed (pip install -e .)?"
             ) from error
-        raise PluginError(f"{value}: {reason_of(error, value.partition('.')[0])}") from error
+        at = raised_at(error, value.partition(".")[0])
+        raise PluginError(f"{value}: {reason_of(error, at)}") from error
     try:
         rows = _importable(rows, module)
         text = _written(value, rows)

@@ -35,7 +35,7 @@ from vitzoo.parts.block import (
 from vitzoo.parts.drop_path import MODES
 from vitzoo.parts.init import layer, trunc_normal_
 from vitzoo.parts.mlp import ACTIVATIONS, Mlp, PackedSwiGLU, SwiGLU
-from vitzoo.plugin.guard import Converting
+from vitzoo.plugin.guard import Blaming
 from vitzoo.schema.kinds import KIND_OF_FIELD
 from vitzoo.schema.reader import describe
 from vitzoo.schema.spec import PartSpec, Spec
@@ -427,7 +427,7 @@ def _looked_up(field: str, chosen: PartSpec, part: Lookup) -> Any:
     return part(KIND_OF_FIELD[field], chosen.name)
 
 
-def _named_errors(what: str, given: str = "", code: Any = None) -> Converting:
+def _named_errors(what: str, given: str = "", code: Any = None) -> Blaming:
     """Convert any exception to an error that names the part, its options and its plugin."""
 
     def convert(error: BaseException) -> VitzooError:
@@ -436,4 +436,4 @@ def _named_errors(what: str, given: str = "", code: Any = None) -> Converting:
         option = given and isinstance(error, Exception)  # which may be the cause
         return InvalidOption(str(refusal)) if option else refusal
 
-    return Converting(convert)
+    return Blaming(convert)

@@ -15,13 +15,15 @@ such parameters, and no parameters of other parts.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from dataclasses import replace
+from importlib.metadata import entry_points
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from vitzoo.errors import InvalidOption, PluginError, VitzooError
-from vitzoo.plugin.guard import Converting, defined_at, passes, raised_at, reason_of
+from vitzoo.errors import InvalidOption, VitzooError
+from vitzoo.plugin.guard import Blaming, Owner, raised_at, reason_of
+from vitzoo.plugin.info import PluginInfo
 from vitzoo.schema.reader import describe
 
 Expected = tuple[int, ...] | str | None
@@ -224,7 +226,7 @@ def call(what: str | None, part: Any, inputs: tuple[Any, ...], expected: Expecte
             problem += str(expected)
         return blame(what, problem, error, getattr(part, "forward", part))
 
-    with Converting(lambda error: refusal("failed", error)):
+    with Blaming(lambda error: refusal("failed", error)):
         result: Any = part(*inputs)
         # A head may return several results, for training by distillation.
         for one in result if isinstance(result, tuple) and what.startswith("head") else (result,):
@@ -246,23 +248,17 @@ def blame(
         error: that the code of the part raised.
         code: of the part, to name its line if no `error` does.
     """
-    namespace, slash, found = _plugin_of(what)
-    at = defined_at(code) if slash else ""
-    if error is not None:
-        problem += f": {reason_of(error, found.module.partition('.')[0] if found else '', at)}"
-    elif at:
-        problem += f" ({at})"
-    if not slash:
-        return InvalidOption(f"{what} {problem}; correct its options, or the ready object")
-    owner = f" ({found.dist.name} {found.dist.version})" if found and found.dist else ""
-    return PluginError(
-        f"{what} of plugin {namespace!r}{owner}: {problem}; choose another part, or correct this "
-        f"one: `vitzoo plugins check {namespace}` checks it"
-    )
+    owner = _owner_of(what)
+    if owner is None:
+        reason = f": {reason_of(error, raised_at(error))}" if error else ""
+        return InvalidOption(f"{what} {problem}{reason}; correct its options, or the ready object")
+    check = f"`vitzoo plugins check {owner.info.namespace}` checks it"
+    fix = f"choose another part, or correct this one: {check}"
+    return owner.error(problem, code, error, fix)
 
 
-class Blaming(NamedTuple):
-    """Names the plugin of a part if code of the plugin raises in a `with` block.
+def blaming(parts: Mapping[str, str]) -> Blaming:
+    """Name the plugin of a part if code of the plugin raises in a `with` block.
 
     This is for methods of `nn.Module` that a part replaces, such as `state_dict`.
 
@@ -270,21 +266,24 @@ class Blaming(NamedTuple):
         parts: field and registered name, such as `head 'acme/cosine'`, by field.
     """
 
-    parts: Mapping[str, str]
+    def blamed(error: BaseException) -> VitzooError | None:
+        for what in parts.values():
+            owner = _owner_of(what)
+            if owner and raised_at(error, owner.info.package, ELSEWHERE) != ELSEWHERE:
+                return blame(what, "failed", error)
+        return None
 
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if not isinstance(error, Exception | SystemExit) or passes(error):
-            return
-        for what in self.parts.values():
-            found = _plugin_of(what)[2]
-            if found and raised_at(error, found.module.partition(".")[0], ELSEWHERE) != ELSEWHERE:
-                raise blame(what, "failed", error) from error
+    return Blaming(blamed)
 
 
-def _plugin_of(what: str) -> tuple[str, str, EntryPoint | None]:
-    """Return the namespace of a part, "/" for a part of a plugin, and the plugin's entry point."""
-    namespace, slash, _ = what.partition("'")[2].partition("/")
-    found = next(iter(entry_points(group="vitzoo", name=namespace)), None) if slash else None
-    return namespace, slash, found
+def _owner_of(what: str) -> Owner | None:
+    """Return the plugin of a part, None for a part of vitzoo or an object of the user."""
+    field, _, name = what.partition(" ")
+    namespace, slash, _ = name.strip("'").partition("/")
+    if not slash:
+        return None
+    found = next(iter(entry_points(group="vitzoo", name=namespace)), None)
+    info = PluginInfo(namespace, "loaded", "", "", found.value if found else "")
+    if found and found.dist:
+        info = replace(info, distribution=found.dist.name, version=found.dist.version)
+    return Owner(info, name.strip("'"), field)

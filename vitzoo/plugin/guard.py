@@ -21,19 +21,21 @@ HERE = f"{Path(__file__).parents[1]}{os.sep}"  # lines of vitzoo are not reporte
 MAX_TEXT = 1000  # characters of an error's text
 
 
-class Converting(NamedTuple):
+class Blaming(NamedTuple):
     """Raises in a `with` block the error that `error` makes of an exception of foreign code.
 
-    `contextlib` lets the StopIteration pass that an error is raised from; this class does not.
+    An exception of which it makes None passes. `contextlib` lets the StopIteration pass that an
+    error is raised from; this class does not.
     """
 
-    error: Callable[[BaseException], VitzooError]
+    error: Callable[[BaseException], VitzooError | None]
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, Exception | SystemExit) and not passes(error):
-            raise self.error(error) from error
+        foreign = isinstance(error, Exception | SystemExit) and not passes(error)
+        if error and foreign and (blamed := self.error(error)):
+            raise blamed from error
 
 
 class Owner(NamedTuple):
@@ -56,26 +58,32 @@ class Owner(NamedTuple):
         entry = f"{self.kind} {self.name!r} of " if self.kind else ""
         if self.kind == "command":
             return f"command {self.name!r} of {version}"
-        return f"{entry}plugin {self.info.namespace!r} ({version})"
+        return f"{entry}plugin {self.info.namespace!r}" + (f" ({version})" if version else "")
 
-    def calling(self, code: object, name: str) -> Converting:
+    def calling(self, code: object, name: str) -> Blaming:
         """Convert what `code`, which is called `name`, raises into a PluginError."""
-        return Converting(partial(self.error, f"{name} failed", code))
+        return Blaming(partial(self.error, f"{name} failed", code))
 
-    def error(self, problem: str, code: object, error: BaseException | None = None) -> PluginError:
-        """Return the error about what `code` returned, or about the `error` that it raised."""
+    def error(
+        self, problem: str, code: object, error: BaseException | None = None, fix: str = ""
+    ) -> PluginError:
+        """Return the error about what `code` returned, or about the `error` that it raised.
+
+        Without `fix`, the plugin is to be corrected or removed.
+        """
         at = defined_at(code)
         if error is not None:
             at = raised_at(error, self.info.package, at)
-            problem += f": {type(error).__name__}: {text_of(error)}"
+            problem += f": {reason_of(error)}"
         file = f"{self.file}: " if self.file else ""
-        return PluginError(f"{file}{self}: {problem}{at and f' ({at})'}; {self.fix(error, at)}")
+        place = f" ({at})" if at else ""
+        return PluginError(f"{file}{self}: {problem}{place}; {fix or self.fix(error, at)}")
 
     def failed(self, target: str, error: BaseException, place: str) -> PluginInfo:
         """Return the state after an import of `package.module:name` that is written in `place`."""
         top = target.partition(":")[0].partition(".")[0]
-        cause = f"{self}: cannot import {target!r}: {reason_of(error, top)}"
         at = raised_at(error, top)  # empty: there is no such module, or no such name in it
+        cause = f"{self}: cannot import {target!r}: {reason_of(error, at)}"
         from vitzoo.plugin.package_files import near
 
         fix = self.fix(error, at) if at else self.fix(None, place) + near(target)
@@ -199,11 +207,10 @@ def defined_at(code: object) -> str:
     return "" if code is None or found.startswith(HERE) else found
 
 
-def reason_of(error: BaseException, package: str, at: str = "") -> str:
-    """Describe an error in the code of a plugin, with its line in the plugin's package, or `at`."""
+def reason_of(error: BaseException, at: str = "") -> str:
+    """Describe an error in the code of a plugin, which was raised `at` a line."""
     if isinstance(error, VitzooError):
         return str(error)
-    at = raised_at(error, package, at)
     text = error.msg if isinstance(error, SyntaxError) else text_of(error)
     return f"{type(error).__name__}: {text}" + (f" ({at})" if at else "")
 

@@ -205,13 +205,13 @@ class PluginHost:
 
         info = self._infos[found.namespace]
         at = "" if found.value.endswith(".toml") else where_defined(found.value)
-        reason = reason_of(error, info.package, at)
-        at = at and raised_at(error, info.package, at)
+        line = raised_at(error, info.package, at)
+        reason = reason_of(error, line)
         return replace(
             info,
             state="incompatible" if isinstance(error, IncompatibleManifest) else "broken",
             cause=f"{found.owner}: {reason}",
-            fix=getattr(error, "fix", "") or Owner(info, found.namespace).fix(error, at),
+            fix=getattr(error, "fix", "") or Owner(info, found.namespace).fix(error, at and line),
             trace=(*info.trace, f"failed: {reason}"),
         )
 
