@@ -13,10 +13,11 @@ from torch import nn
 from vitzoo.apps.export.export import export
 from vitzoo.apps.export.int8 import quantise
 from vitzoo.apps.export.targets import TARGETS, Run
-from vitzoo.apps.publish.push import push
+from vitzoo.apps.publish.written import write_model
 from vitzoo.errors import InvalidOption, MissingDependency
 from vitzoo.keywords import check_choice
 from vitzoo.plugin.requirements import check_extra
+from vitzoo.registry.registry import registry
 
 EAGER = "eager"
 CPU, GPU = "cpu", "gpu"
@@ -99,7 +100,8 @@ def _timm(place: Place) -> nn.Module:
 def _write_timm(place: Place) -> None:
     network = Place(place.folder, CPU).network()
     folder = place.folder / "timm"
-    push(network, "local/bench", folder=folder, dry_run=True, license="other", library="timm")
+    folder.mkdir()
+    write_model(network, "timm", folder, registry())
 
 
 def _compiled(network: nn.Module) -> Run:

@@ -11,22 +11,19 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitzoo.apps.convert.conversion import convert
-from vitzoo.apps.publish.checks import CARD, MODEL, PUSH_FILES, PUSHED, check_push
-from vitzoo.apps.publish.libraries import LibraryFolder, Network, target_of
+from vitzoo.apps.publish.checks import CARD, MODEL, PUSH_FILES, check_push
+from vitzoo.apps.publish.libraries import LibraryFolder
 from vitzoo.apps.publish.model_card import Card, Origin, model_card
 from vitzoo.apps.publish.upload import check_upload, upload
-from vitzoo.checkpoint.checkpoint import open_file
-from vitzoo.errors import CheckpointError, InvalidOption, StoreError, VitzooError
+from vitzoo.apps.publish.written import write_model
+from vitzoo.errors import InvalidOption, StoreError, VitzooError
 from vitzoo.factory import open_network
 from vitzoo.files.folder_manifest import MANIFEST, write_manifest, writing_own
 from vitzoo.log import log
-from vitzoo.network.activation import stated_activation
 from vitzoo.opening import Named, is_model, locate
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.saving import save, whole_network
+from vitzoo.saving import whole_network
 from vitzoo.schema.addresses import parts_of_name
-from vitzoo.schema.preprocessing import UnreadPreprocessing
 from vitzoo.schema.rows import Variant
 from vitzoo.schema.spec import Spec
 
@@ -104,7 +101,7 @@ def push(
     with _folder(folder, force=force) as part:
         network, origin = _model(model, zoo)
         terms = _license(license, origin)
-        found = _write(network, library, part, zoo)
+        found = write_model(network, library, part, zoo)
         card = Card(
             repo=repo,
             library=found.library if found else "vitzoo",
@@ -193,46 +190,6 @@ def _folder(folder: str | os.PathLike[str] | None, *, force: bool) -> Iterator[P
         raise StoreError(
             f"cannot write a temporary folder: {error.strerror}; pass --folder DIR (folder=)"
         ) from error
-
-
-def _write(model: Any, library: str | None, folder: Path, zoo: Registry) -> LibraryFolder | None:
-    """Write weights and configs; return how a library loads them, None if only vitzoo does."""
-    saved = save(model, folder / MODEL)
-    network = Network(
-        model.spec.variant or "the model",
-        model.spec,
-        open_file(saved).skeleton(),
-        labels=model.labels,
-        preprocessing=model.preprocessing,
-        output_activation=stated_activation(model),
-    )
-    found = _target(network, library, zoo)
-    if found is None:
-        return None
-    if found.layout.name != "timm":  # the names of the model
-        plain = saved.rename(folder / f"plain-{MODEL}")
-        convert(plain, found.layout.name, folder / found.weights)
-        plain.unlink()
-    found.write_configs(folder)
-    return found
-
-
-def _target(network: Network, library: str | None, zoo: Registry) -> LibraryFolder | None:
-    if library == "vitzoo":
-        return None
-    if isinstance(network.preprocessing, UnreadPreprocessing):
-        problem = f"{network.preprocessing.message}, or write the folder for vitzoo, which keeps it"
-        if library is not None:
-            raise InvalidOption(problem)
-        log.info("only vitzoo will load the folder: %s", problem)
-        return None
-    try:
-        return target_of(network, library or PUSHED[0], zoo)
-    except CheckpointError as error:
-        if library is not None:
-            raise
-        log.info("only vitzoo will load the folder: %s", error)
-        return None
 
 
 def _call(target: LibraryFolder | None, repo: str) -> str:
