@@ -15,15 +15,12 @@ such parameters, and no parameters of other parts.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
-from importlib.metadata import entry_points
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
 from vitzoo.errors import InvalidOption, VitzooError
-from vitzoo.plugin.guard import Blaming, Owner, raised_at, reason_of
-from vitzoo.plugin.info import PluginInfo
+from vitzoo.plugin.guard import Blaming, owner_of_part, raised_at, reason_of
 from vitzoo.schema.reader import describe
 
 Expected = tuple[int, ...] | str | None
@@ -248,7 +245,7 @@ def blame(
         error: that the code of the part raised.
         code: of the part, to name its line if no `error` does.
     """
-    owner = _owner_of(what)
+    owner = owner_of_part(what)
     if owner is None:
         reason = f": {reason_of(error, raised_at(error))}" if error else ""
         return InvalidOption(f"{what} {problem}{reason}; correct its options, or the ready object")
@@ -268,22 +265,9 @@ def blaming(parts: Mapping[str, str]) -> Blaming:
 
     def blamed(error: BaseException) -> VitzooError | None:
         for what in parts.values():
-            owner = _owner_of(what)
+            owner = owner_of_part(what)
             if owner and raised_at(error, owner.info.package, ELSEWHERE) != ELSEWHERE:
                 return blame(what, "failed", error)
         return None
 
     return Blaming(blamed)
-
-
-def _owner_of(what: str) -> Owner | None:
-    """Return the plugin of a part, None for a part of vitzoo or an object of the user."""
-    field, _, name = what.partition(" ")
-    namespace, slash, _ = name.strip("'").partition("/")
-    if not slash:
-        return None
-    found = next(iter(entry_points(group="vitzoo", name=namespace)), None)
-    info = PluginInfo(namespace, "loaded", "", "", found.value if found else "")
-    if found and found.dist:
-        info = replace(info, distribution=found.dist.name, version=found.dist.version)
-    return Owner(info, name.strip("'"), field)

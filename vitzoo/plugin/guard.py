@@ -102,6 +102,25 @@ class Owner(NamedTuple):
         return f"{fix}{renewal(self.info, self.name)}"
 
 
+def owner_of_part(what: str) -> Owner | None:
+    """Return the plugin of a part, such as `head 'acme/cosine'`; None for one without a namespace.
+
+    The code of parts knows no registry, so the metadata of distributions name the plugin.
+    """
+    field, _, quoted = what.partition(" ")
+    name = quoted.strip("'")
+    namespace, slash, _ = name.partition("/")
+    if not slash:
+        return None
+    from importlib.metadata import entry_points
+
+    found = next(iter(entry_points(group="vitzoo", name=namespace)), None)
+    info = PluginInfo(namespace, "loaded", "", "", found.value if found else "")
+    if found and found.dist:
+        info = replace(info, distribution=found.dist.name, version=found.dist.version)
+    return Owner(info, name, field)
+
+
 class GuardedFormat:
     """A plugin's checkpoint format; its errors and results of a wrong type raise PluginError."""
 
