@@ -15,6 +15,7 @@ from threading import Thread
 import pytest
 
 import vitzoo
+from first_party import FOLDERS
 
 pytestmark = pytest.mark.install
 
@@ -110,7 +111,7 @@ def test_a_network_runs_with_what_the_plugin_depends_on(project, plugins, zoo):
 
 
 @pytest.fixture
-def index(tmp_path, plugins, built):
+def index(tmp_path, built):
     """An index on loopback with the wheels of vitzoo and its plugins, and what it was asked for."""
     asked = []
 
@@ -120,7 +121,7 @@ def index(tmp_path, plugins, built):
         def log_message(self, form, *values):
             asked.append(self.path)
 
-    for folder in {ROOT, *(plugin.folder for plugin in plugins)}:
+    for folder in (ROOT, *FOLDERS):
         (wheel,) = built(folder).glob("*.whl")
         name = "vitzoo" if folder == ROOT else folder.name
         place = tmp_path / "index" / name
@@ -135,7 +136,7 @@ def index(tmp_path, plugins, built):
 
 
 @pytest.mark.long
-def test_an_index_gives_vitzoo_with_its_plugins(tmp_path, index, plugins, new_environment, command):
+def test_an_index_gives_vitzoo_with_its_plugins(tmp_path, index, new_environment, command):
     """What a release publishes; the other dependencies are there, as in other tests."""
     address, asked = index
     environment = new_environment(tmp_path / "venv")
@@ -145,7 +146,7 @@ def test_an_index_gives_vitzoo_with_its_plugins(tmp_path, index, plugins, new_en
     sent = [path.rpartition("/")[2] for path in asked if path.endswith(".whl")]
     installed = [path.stem for path in environment.site.glob("vitzoo*.dist-info")]
     assert sorted({wheel.partition("-py3")[0] for wheel in sent}) == sorted(installed)
-    assert len(installed) == 1 + len({plugin.folder for plugin in plugins})
+    assert len(installed) == 1 + len(FOLDERS)
     states = environment.run("import vitzoo; print({p.state for p in vitzoo.plugins()[1:]})")
     assert states == "{'loaded'}\n"
     digits = ROOT / "docs" / "examples" / "digits"

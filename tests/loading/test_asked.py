@@ -153,7 +153,10 @@ def test_pre_logits_of_another_width(tmp_path):
 def networks():
     """Return changes of small networks by the format that writes them."""
     found = {name: [{}, {"head": "tanh"}, {"head": "mlp"}] for name in checkpoint_formats()}
-    tests = [Path(__file__).parents[1], *PLUGINS.glob("*/tests")]
+    tests = [
+        Path(__file__).parents[1],
+        *(path.parent for path in PLUGINS.glob("*/tests/test_conformance.py")),
+    ]
     for folder in tests:
         for value in runpy.run_path(str(folder / "test_conformance.py")).values():
             if isinstance(value, type) and issubclass(value, PluginTests):

@@ -118,9 +118,9 @@ TIMM = {"architecture": "vit_tiny_patch16_224", "num_classes": 10}
 def formats_and_networks():
     """Yield names of checkpoint formats, and changes to small networks that they can hold."""
     known = registry().parts["checkpoint format"].keys()
-    paths = [ROOT / "tests", *sorted((ROOT / "plugins").glob("*/tests"))]
-    for number, path in enumerate(paths):
-        spec = importlib.util.spec_from_file_location(f"c{number}", path / "test_conformance.py")
+    files = ["tests/test_conformance.py", *sorted(ROOT.glob("plugins/*/tests/test_conformance.py"))]
+    for number, file in enumerate(files):
+        spec = importlib.util.spec_from_file_location(f"c{number}", ROOT / file)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         for one in vars(module).values():
