@@ -77,7 +77,11 @@ NETWORK = re.compile(r"^\| `([\w/]+)` \|", re.MULTILINE)
 ADDRESS = re.compile(r"`?docs/([\w/-]+)\.md(#[\w-]+)?`?")
 WITH_TITLE = re.compile(r"\[([^\]]+)\]\(([\w/-]*)(?:\.md)?(#[\w-]+)?\)")
 WEIGHTS = re.compile(r"<!-- weights: (.+?) -->")
-CONSTANTS = {"vitzoo": "/docs/plugins", "vitzoo.formats": "/docs/hooks/checkpoint_formats"}
+CONSTANTS = {
+    "vitzoo": "/docs/plugins",
+    "vitzoo.cli": "/docs/plugins",
+    "vitzoo.formats": "/docs/hooks/checkpoint_formats",
+}
 SECTIONS = ("docs/decisions/README", "docs/api/README", "docs/maintainers")
 Pages = list[tuple[str, str]]  # titles and names of documents
 

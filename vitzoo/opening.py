@@ -211,7 +211,7 @@ def check(name: str, weights: str | None = None) -> Variant | None:
     if isinstance(found, File | Folder):
         _check_there(found.path)
     variant = found.variant if isinstance(found, Named) else None
-    if weights and not on_hub(weights):
+    if weights is not None and not on_hub(weights):
         checked(weights, variant, registry())
         if is_path(weights, variant):
             _check_there(Path(weights))

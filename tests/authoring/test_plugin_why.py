@@ -144,3 +144,11 @@ def test_why_reads_the_users_own_file(run, local_registry):
     (trace,) = json.loads(out)
     assert trace["state"] == "broken"
     says(trace["fix"], "unset VITZOO_REGISTRY")
+
+
+@pytest.mark.usefixtures("core_alone")
+def test_why_names_the_plugin_of_a_first_party_command_that_is_not_installed(run):
+    code, out, _ = run("plugins", "why", "site")
+    assert code == 1
+    says(out, "'site'", "'vitzoo.commands'", "pip install ./plugins/vitzoo-site")
+    assert "did you mean" not in out

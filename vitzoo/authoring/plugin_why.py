@@ -16,9 +16,16 @@ from typing import Any
 from vitzoo.authoring.plugin_state import STATE, called, state_row, with_commands
 from vitzoo.errors import PluginError, RegistryError, did_you_mean
 from vitzoo.plugin.discovery import found_info
-from vitzoo.plugin.entry_points import GROUP
+from vitzoo.plugin.entry_points import COMMANDS, GROUP
 from vitzoo.plugin.host import PluginHost
-from vitzoo.plugin.info import CORE, LOCAL, OFF, PluginInfo
+from vitzoo.plugin.info import (
+    CORE,
+    FIRST_PARTY_COMMANDS,
+    LOCAL,
+    OFF,
+    PluginInfo,
+    install_command,
+)
 from vitzoo.plugin.origin import Named, named
 from vitzoo.plugin.package_files import module_file
 from vitzoo.plugin.source_lines import where_defined
@@ -156,13 +163,16 @@ def _inside(
 def _searched(host: PluginHost, namespace: str) -> Iterator[str]:
     """List where a plugin that is not installed was searched for."""
     folders = [entry or "the current directory" for entry in sys.path]
-    yield f"no installed distribution has an entry point {namespace!r} in the group 'vitzoo'"
+    group = COMMANDS if namespace in FIRST_PARTY_COMMANDS else GROUP
+    yield f"no installed distribution has an entry point {namespace!r} in the group {group!r}"
     yield f"searched the metadata of distributions in: {', '.join(folders)}"
     rows = [row for row in host.found if row.group == GROUP]
     having = [f"{row.owner} ({row.namespace})" for row in rows]
     yield f"distributions with an entry point in that group: {', '.join(having) or 'none'}"
     names = {name for row in host.found for name in (row.namespace, row.distribution)} | {CORE}
-    if near := did_you_mean(namespace, names):
+    if install := install_command(namespace):
+        yield f"to install it: {install}"
+    elif near := did_you_mean(namespace, names):
         yield near.removeprefix("; ")
     if namespace == LOCAL:
         yield "local/ is the namespace of your own registry file: set VITZOO_REGISTRY to its path"

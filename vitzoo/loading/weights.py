@@ -77,12 +77,6 @@ def _with_named(
                 "weights=FILE, or leave mmap out"
             )
         return statement
-    if weights == "":
-        raise InvalidOption(
-            "weights is '' (an unset shell variable?), expected a weights name, a path or "
-            "hf://owner/repo@revision/file; leave weights= out, or pass pretrained=True for the "
-            "default weights"
-        )
     if weights is not None and (on_hub(weights) or is_path(weights, variant)):
         address = one_form(str(weights)) if on_hub(weights) else weights  # or it is malformed
         return _with_file(statement, address)

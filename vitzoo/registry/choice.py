@@ -84,6 +84,12 @@ def checked(
     """Return the argument `weights`; raise an error for what is no name, path or address."""
     if not (isinstance(weights, str) and os.path.lexists(weights)):
         check_word(weights, variant, zoo)
+    if weights == "":
+        raise InvalidOption(
+            "weights is '' (an unset shell variable?), expected a weights name, a path or "
+            "hf://owner/repo@revision/file; leave weights= out, or pass pretrained=True for the "
+            "default weights"
+        )
     if not isinstance(weights, str | os.PathLike | None):
         raise InvalidOption(f"weights must be a name or a path, got {describe(weights)}")
     return weights
