@@ -29,8 +29,10 @@ VERSION = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)
 INFO = {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
 # Kinds of files in the packages. A new kind is added here on purpose.
 PLUGIN_KINDS = {".py", ".toml", ".typed"}
-CORE_KINDS = PLUGIN_KINDS | {".gz", ".json", ".safetensors", ".txt"}
-CORE_KINDS |= {".css", ".html", ".js", ".tmpl"}
+KINDS = {  # of single distributions, beside those
+    "vitzoo": {".gz", ".json", ".safetensors", ".tmpl", ".txt"},
+    "vitzoo-site": {".css", ".html", ".js"},
+}
 # Beside the package, in every sdist. hatchling adds .gitignore, by which it chose the files.
 PLUGIN_SDIST = {".gitignore", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml"}
 CORE_SDIST = PLUGIN_SDIST | {
@@ -92,7 +94,8 @@ def test_a_wheel_has_the_package_and_its_metadata(folder, wheel):
     info = {name.partition(".dist-info/")[2] for name in wheel} - {""}
     assert info == INFO
     kinds = {Path(name).suffix for name in inside}
-    assert kinds <= (CORE_KINDS if folder == ROOT else PLUGIN_KINDS)
+    name = "vitzoo" if folder == ROOT else folder.name
+    assert kinds <= PLUGIN_KINDS | KINDS.get(name, set())
     assert f"{package(folder)}/py.typed" in inside
     assert [name for name in inside if ODD.search(f"/{name}")] == []
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 import vitzoo
+from first_party import PLUGINS
 
 ROOT = Path(__file__).parents[1]
 TOOL = runpy.run_path(str(ROOT / "tests" / "update_families.py"))
 PAGES = sorted(path for path in TOOL["PAGES"].glob("*.md") if path.name != "README.md")
-READMES = sorted(ROOT.glob("plugins/*/README.md"))
+READMES = sorted({plugin.folder / "README.md" for plugin in PLUGINS})
 IDS = [path.stem for path in PAGES]
 FILLED = dict.fromkeys(PAGES, "weights") | dict.fromkeys(READMES, "contents")
 
