@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from vitzoo import formats
@@ -83,9 +84,10 @@ PRE_NORM = {  # a norm follows patches without a bias
 POSITIONS: dict[str, dict[str, Any]] = {"learn": {}} | {
     key: {"pos_embed": "none"} for key in ("", "none")
 }
+LAYER_SCALE = formats.positive("layer_scale")
 ARGUMENTS = ConfigTable(
     applied={
-        "num_classes": formats.whole("num_classes", least=0),
+        "num_classes": formats.whole("num_classes", least=0).read,  # a config has it elsewhere, too
         **{name: formats.whole(name) for name in ("in_chans", "embed_dim", "depth", "num_heads")},
         "img_size": formats.size("image_size"),
         "patch_size": formats.size("patch_size"),
@@ -99,12 +101,12 @@ ARGUMENTS = ConfigTable(
         "qk_norm": formats.flag("block.qk_norm"),
         "scale_attn_norm": formats.flag("block.attn_norm"),
         "scale_mlp_norm": formats.flag("block.mlp_norm"),
-        "init_values": lambda value: formats.positive("layer_scale")(value) if value else {},
+        "init_values": replace(LAYER_SCALE, read=lambda v: LAYER_SCALE.read(v) if v else {}),
         "pos_embed": formats.choice(POSITIONS),
         "act_layer": formats.choice(
             {None: {}} | {name: {"block": {"activation": a}} for name, a in ACTIVATIONS.items()}
         ),
-        "mlp_layer": formats.choice(LAYERS),
+        "mlp_layer": formats.choice(LAYERS).read,  # `mlp_ratio` and `act_layer` depend on it
         **dict.fromkeys(("mlp_ratio", "global_pool", "fc_norm"), formats.read_with),
     },
     fixed={

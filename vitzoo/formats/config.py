@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from vitzoo.errors import CheckpointError
+from vitzoo.formats.unsupported import DEFAULTS
+from vitzoo.schema.spec import Spec
 
 Config = Mapping[str, Any]
 Changes = dict[str, Any]
@@ -49,6 +52,22 @@ def merged(*changes: Mapping[str, Any]) -> Changes:
     return found
 
 
+@dataclass(frozen=True)
+class ConfigKey:
+    """How a key of a config is read and written.
+
+    Args:
+        read: returns the changes of a spec that a value states; the object can be called for it.
+        write: returns the value for a spec, None if there is none.
+    """
+
+    read: Read
+    write: Callable[[Spec], Any]
+
+    def __call__(self, value: Any) -> Changes:
+        return self.read(value)
+
+
 @dataclass(frozen=True, eq=False)
 class ConfigTable:
     """The keys of the config of one kind of network, on three lists.
@@ -56,7 +75,7 @@ class ConfigTable:
     Args:
         applied: keys that describe the network. The value is a field of the spec, such as
             `embed_dim` or `block.qkv_bias`, or a function that returns changes of a spec, and that
-            calls `expect` for values that it does not read.
+            calls `expect` for values that it does not read. A `ConfigKey` also writes.
         fixed: keys for which the model has one behaviour: the values that mean it. Other values
             are refused.
         irrelevant: keys without effect on the outputs of the network, by the reason.
@@ -125,54 +144,83 @@ def _placed(place: str, value: Any) -> Changes:
     return {name: {option: value}} if option else {name: value}
 
 
-def whole(place: str, *, least: int = 1) -> Read:
-    """Return a function that reads a whole number into a field of a spec."""
+def written(read: str | Read, spec: Spec) -> Any:
+    """Return what a key of `applied` states for a spec: None for nothing, as of a function."""
+    if isinstance(read, str):
+        return _value(spec, read)
+    return read.write(spec) if isinstance(read, ConfigKey) else None
+
+
+def _value(spec: Spec, place: str) -> Any:
+    """Return the value of a field of a spec; of a part its name, or an option of it."""
+    name, _, option = place.partition(".")
+    value = spec.to_data().get(name)
+    table = value if isinstance(value, Mapping) else {"name": value}
+    return table.get(option, DEFAULTS.get(place)) if option else table.get("name", value)
+
+
+def _has(spec: Spec, place: str, value: Any) -> bool:
+    """Return whether a field of a spec has a value, or all options of a table."""
+    if isinstance(value, Mapping):
+        return all(_has(spec, f"{place}.{option}", one) for option, one in value.items())
+    return bool(_value(spec, place) == value)
+
+
+def whole(place: str, *, least: int = 1) -> ConfigKey:
+    """Return a key with a whole number, for a field of a spec."""
 
     def read(value: Any) -> Changes:
         expect(type(value) is int and least <= value <= MAX_COUNT, f"a whole number from {least}")
         return {place: value}
 
-    return read
+    return ConfigKey(read, partial(_value, place=place))
 
 
-def number(place: str) -> Read:
-    """Return a function that reads a number between 0 and 1 into an option of the blocks."""
-
+def number(place: str) -> ConfigKey:
+    """Return a key with a number between 0 and 1, for an option of the blocks."""
     return _real(place, 1, "between 0 and 1")
 
 
-def positive(place: str) -> Read:
-    """Return a function that reads a positive number into an option of the blocks."""
-
+def positive(place: str) -> ConfigKey:
+    """Return a key with a positive number, for an option of the blocks."""
     return _real(place, float("inf"), "a positive number")
 
 
-def _real(place: str, below: float, expected: str) -> Read:
+def _real(place: str, below: float, expected: str) -> ConfigKey:
     def read(value: Any) -> Changes:
         expect(type(value) in (int, float) and 0 < value < below, expected)
         return {"block": {place: float(value)}}
 
-    return read
+    return ConfigKey(read, partial(_value, place=f"block.{place}"))
 
 
-def choice(choices: Mapping[Any, Any], place: str = "") -> Read:
-    """Return a function that reads one of several values.
+def choice(choices: Mapping[Any, Any], place: str = "") -> ConfigKey:
+    """Return a key with one of several values.
+
+    Of several values with the same changes, the one that is in the spec is written, or the first.
 
     Args:
         choices: each value with that of `place`, or with its changes of a spec.
         place: field of a spec, such as `block.activation`.
     """
+    changes = {v: _placed(place, choices[v]) if place else choices[v] for v in choices}
 
     def read(value: Any) -> Changes:
         good = isinstance(value, str | bool | None) and value in choices
         expect(good, f"one of {', '.join(map(str, choices))}")
-        return _placed(place, choices[value]) if place else dict(choices[value])
+        return dict(changes[value])
 
-    return read
+    def write(spec: Spec) -> Any:
+        values = (*vars(spec).values(), *vars(spec.block).values())
+        names = [getattr(value, "name", value) for value in values]
+        good = [v for v, c in changes.items() if c and all(_has(spec, *one) for one in c.items())]
+        return min(good, key=lambda value: value not in names, default=None)
+
+    return ConfigKey(read, write)
 
 
-def flag(*places: str) -> Read:
-    """Return a function that reads true or false into fields of a spec, such as `block.qk_norm`."""
+def flag(*places: str) -> ConfigKey:
+    """Return a key with true or false, for fields of a spec, such as `block.qk_norm`."""
     return choice({v: merged(*(_placed(place, v) for place in places)) for v in (True, False)})
 
 
@@ -181,8 +229,8 @@ def read_with(_: Any) -> Changes:
     return {}
 
 
-def size(place: str, *, square: str = "") -> Read:
-    """Return a function that reads one number or (height, width) in px.
+def size(place: str, *, square: str = "") -> ConfigKey:
+    """Return a key with one number or (height, width) in px.
 
     Args:
         place: field of a spec.
@@ -197,4 +245,4 @@ def size(place: str, *, square: str = "") -> Read:
         expect(not square or sides[0] == sides[1], square)
         return {place: sides[0] if sides[0] == sides[1] else list(sides)}
 
-    return read
+    return ConfigKey(read, partial(_value, place=place))

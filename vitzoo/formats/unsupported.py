@@ -46,7 +46,8 @@ def attention_like_blocks(spec: Spec) -> bool:
     return spec.pool.name == "attention" and all(options[key] == block[key] for key in block)
 
 
-def _usual_scale(spec: Spec) -> bool:
+def usual_scale(spec: Spec) -> bool:
+    """Return whether `qk_scale` is stated, and as what it is by default."""
     scale, heads = spec.block.qk_scale, spec.num_heads
     return bool(heads and scale and isclose(scale, (spec.embed_dim // heads) ** -0.5))
 
@@ -87,7 +88,7 @@ def _written(value: object) -> str:
 
 PAPER: Network = {  # arXiv:2010.11929
     **{f"block.{f.name}": (f.default,) for f in fields(BlockSpec) if f.name not in SETTINGS},
-    "block.qk_scale": (None, _usual_scale),
+    "block.qk_scale": (None, usual_scale),
     "class_token": (True,),
     "num_registers": (0,),
     "pre_norm": (False,),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -135,7 +136,7 @@ TOWER = ConfigTable(
         "layers": formats.whole("depth"),
         "image_size": formats.size("image_size"),
         "patch_size": formats.size("patch_size"),
-        "ls_init_value": _layer_scale,
+        "ls_init_value": replace(formats.positive("layer_scale"), read=_layer_scale),
         "no_ln_pre": formats.choice({True: False, False: True}, "pre_norm"),
         **dict.fromkeys(("head_width", "mlp_ratio", "quick_gelu", "act_kwargs"), formats.read_with),
         **dict.fromkeys(("norm_kwargs", "pool_type", "global_average_pool"), formats.read_with),

@@ -125,9 +125,10 @@ def _temperature(value: Any) -> dict[str, Any]:
     return {"pos_embed": {"temperature": float(value)}}
 
 
+OF_ROPE = replace(formats.whole("pos_embed.temperature"), read=_temperature)
 CONFIG = formats.WITH_MLP.but(
     {
-        "rope_theta": (_temperature, TEMPERATURE),
+        "rope_theta": (OF_ROPE, TEMPERATURE),
         "num_register_tokens": (formats.whole("num_registers", least=0), 0),
         "layerscale_value": (formats.positive("layer_scale"), 1.0),
         "query_bias": (formats.read_with, True),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from math import isqrt
 from typing import Any
 
@@ -129,9 +130,10 @@ def _layer_scale(value: Any) -> dict[str, Any]:
     return {"block": {"layer_scale": float(value)}} if value else {}
 
 
+LAYER_SCALE = replace(formats.positive("layer_scale"), read=_layer_scale)
 CONFIG = formats.WITH_MLP.but(
     {
-        "layer_scale_init_value": (_layer_scale, 0.1),
+        "layer_scale_init_value": (LAYER_SCALE, 0.1),
         "use_mean_pooling": (formats.flag(), True),
         **dict.fromkeys(RELATIVE_KEYS, (formats.read_with, False)),
     },

@@ -21,8 +21,8 @@ from vitzoo.foreign.overrides import stated_by
 from vitzoo.foreign.preprocessing import of_open_clip
 from vitzoo.foreign.processors import FACTOR, RESAMPLE, Unread, read_processor
 from vitzoo.formats import Format
-from vitzoo.formats.config import Config, ConfigTable
-from vitzoo.formats.unsupported import DEFAULTS
+from vitzoo.formats.config import Config, ConfigTable, written
+from vitzoo.formats.unsupported import DEFAULTS, usual_scale
 from vitzoo.registry.foreign_names import known_elsewhere
 from vitzoo.registry.registry import Registry, describe
 from vitzoo.schema.kinds import KIND_OF_FIELD
@@ -49,15 +49,10 @@ CLASSES = {  # classes of transformers by model type; "": an AutoModel without a
     "clip_vision_model": ("CLIPVisionModelWithProjection", "CLIPVisionModel"),
     "siglip_vision_model": ("SiglipVisionModel",),
 }
-ACTIVATIONS = (
-    *("gelu", "gelu_tanh", "gelu_new", "gelu_pytorch_tanh", "quick_gelu", "silu", "relu"),
-    *("leaky_relu", "mish", "tanh", "elu", "selu", "hard_swish"),
-)
 POOLS = ({}, *({"global_pool": name} for name in ("token", "avg", "map")))
 NORMS = tuple(  # only timm's `VisionTransformer` has this argument
     {**pool, "fc_norm": value} for pool in ({"global_pool": "avg"}, {}) for value in (True, False)
 )
-IN_CONFIG = ("num_classes",)  # keys of timm's arguments that a config has outside of them, too
 
 
 def comparable(spec: Spec, zoo: Registry) -> Spec:
@@ -69,7 +64,7 @@ def comparable(spec: Spec, zoo: Registry) -> Spec:
         spec.block,
         attention_dropout=0.0,
         layer_scale=None if spec.block.layer_scale is None else 1.0,
-        qk_scale=None if _usual_scale(spec) else spec.block.qk_scale,
+        qk_scale=None if usual_scale(spec) else spec.block.qk_scale,
     )
     none = (spec.num_classes == 0 and spec.head.name == "linear") or spec.head.name == "none"
     return replace(
@@ -114,7 +109,6 @@ def timm_of(
             continue
         config = _timm(name, tag, spec, labels, preprocessing)
         arguments = _values(timm_config.ARGUMENTS, spec, base, zoo)
-        arguments = {key: value for key, value in arguments.items() if key not in IN_CONFIG}
         ratio = {"mlp_ratio": spec.mlp_dim / spec.embed_dim} if spec.embed_dim else {}
         for pool, more in product(pools, ({}, ratio)):
             given = {**arguments, **more, **pool}
@@ -306,33 +300,27 @@ def _read_back(config: Config, zoo: Registry) -> Spec | None:
 
 
 def _values(table: ConfigTable, spec: Spec, base: Spec | None, zoo: Registry) -> dict[str, Any]:
-    """Return the keys of a config with the values that a network has; those of `base` are left out.
+    """Return the keys of a config with the values of a network; those of `base` are left out.
 
-    The readers of a config know only one direction, so every number of the network is tried.
+    A key is left out, too, if it would change the network, as a part with more options.
     """
-    wanted, found = comparable(spec, zoo), dict[str, Any]()
-    usual = base and comparable(base, zoo)
+    wanted, usual = comparable(spec, zoo), base and comparable(base, zoo)
+    shown, found = _shown(spec), dict[str, Any]()
     for key, read in table.applied.items():
-        one = ConfigTable({key: read}, file=table.file)
-        for value in _numbers(spec):
-            try:
-                changes = one.read({key: value})
-                if changes and comparable(changed(spec, changes), zoo) == wanted:
-                    if not base or comparable(changed(base, changes), zoo) != usual:
-                        found[key] = value
-                    break
-            except VitzooError:
-                continue
+        value = written(read, shown)
+        with suppress(VitzooError):
+            changes = {} if value is None else table.read({key: value})
+            same = changes and comparable(changed(spec, changes), zoo) == wanted
+            if same and (base is None or comparable(changed(base, changes), zoo) != usual):
+                found[key] = value
     return found
 
 
-def _numbers(spec: Spec) -> list[Any]:
-    """Return the values of a network that a config may state, the float values first."""
-    data = spec.to_data()
-    nested = [*data["block"].values(), *(v for _, v in spec.pos_embed.options)]
-    values = [*nested, *data.values(), *spec.image_size, *spec.patch_size, *ACTIVATIONS]
-    plain = [v for v in values if isinstance(v, int | float | str | list)]
-    return [*(v for v in plain if type(v) is float), *plain, True, False]
+def _shown(spec: Spec) -> Spec:
+    """Return a spec with what configs state for values that do not change a trained network."""
+    scale = spec.block.layer_scale and spec.block.norm_eps
+    prefix = {} if spec.class_token or spec.num_registers else {"prefix": not spec.block.qkv_bias}
+    return changed(spec, {"block": {"layer_scale": scale} if scale else {}, "pos_embed": prefix})
 
 
 def _free(default: Any, spec: Spec) -> tuple[Any, ...]:
@@ -340,7 +328,7 @@ def _free(default: Any, spec: Spec) -> tuple[Any, ...]:
     if isinstance(default, bool):
         return (default, not default)
     if not isinstance(default, int | float):
-        return (default, "silu") if default in ACTIVATIONS else (default,)  # of a gated MLP
+        return (default, "silu") if isinstance(default, str) else (default,)  # of a gated MLP
     ratio = spec.mlp_dim / spec.embed_dim
     ratio = int(ratio) if ratio == int(ratio) else ratio
     return tuple(dict.fromkeys((default, ratio, spec.num_classes)))
@@ -367,11 +355,6 @@ def _preprocess(preprocessing: Preprocessing | None, image_size: tuple[int, int]
     }
     same = of_open_clip({"preprocess_cfg": table}) == preprocessing
     return {"preprocess_cfg": table} if same else {}
-
-
-def _usual_scale(spec: Spec) -> bool:
-    scale, heads = spec.block.qk_scale, spec.num_heads
-    return bool(scale and heads and isclose(scale, (spec.embed_dim // heads) ** -0.5))
 
 
 def _short(spec: Spec, name: str, zoo: Registry) -> PartSpec:
