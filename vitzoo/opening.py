@@ -181,7 +181,9 @@ def _registered_or_path(name: str, zoo: Registry) -> Named | File | Folder:
 
 
 def _at(path: Path) -> File | Folder:
-    return Folder(path) if os.path.isdir(path) else File(path)  # noqa: PTH112  # False if too long
+    """Return a path as what it is; one that is named as a spec is refused as a spec."""
+    folder = not _is_spec(path) and os.path.isdir(path)  # noqa: PTH112  # False if too long
+    return Folder(path) if folder else File(path)
 
 
 def registered(name: str, zoo: Registry) -> Named:

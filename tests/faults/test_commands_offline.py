@@ -19,7 +19,7 @@ import click
 import pytest
 
 import vitzoo
-from internals import COMMIT, cli
+from internals import COMMIT, FIRST_PARTY_COMMANDS, cli
 from sockets import WATCH
 
 # Reads one call after the other, [name, arguments of a command or code], and answers each.
@@ -231,7 +231,7 @@ def process(net, tmp_path):
 
 
 def test_every_command_and_function_is_called(calls, functions):
-    missing = set(commands()) ^ {name.partition(",")[0] for name in calls}
+    missing = {*commands(), *FIRST_PARTY_COMMANDS} ^ {name.partition(",")[0] for name in calls}
     assert not missing, f"add calls of {missing} to the fixture `calls`, or remove them"
     public = {name for name in vitzoo.__all__ if inspect.isfunction(getattr(vitzoo, name))}
     missing = {f"vitzoo.{name}" for name in public} ^ {name.partition(",")[0] for name in functions}

@@ -269,7 +269,7 @@ class Weights(Record):
 
     @property
     def commercial_use(self) -> str | None:
-        """Whether the license allows commercial use: `yes`, `no`, or `read` (its terms say)."""
+        """What the license says of commercial use, `yes`, `no` or `read` (its terms say)."""
         return commercial_use(self.license)
 
     @property
