@@ -43,7 +43,7 @@ def spec_of(data):
 
 
 class HeaderAlone:
-    """Names, shapes and types of a file of timm, whose numbers nobody may read."""
+    """Names, shapes and types of a file of timm; reading its numbers is an error."""
 
     def __init__(self, tensors):
         infos = {n: TensorInfo("F32", tuple(t.shape), 0, 4 * t.numel()) for n, t in tensors.items()}
@@ -61,7 +61,7 @@ def of_file(**changes) -> Statement:
 
 
 def of_entry(name="vit_b16", weights="orig_in21k") -> Statement:
-    """A statement about registered weights whose file nobody may open."""
+    """A statement about registered weights; opening their file is an error."""
     zoo = registry()
     variant = zoo.variant(name)
     row = next(row for row in variant.weights if row.name == weights)
