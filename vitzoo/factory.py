@@ -159,7 +159,7 @@ def create(
     torch.Size([2, 10])
     """
     check_place(dtype, device)
-    # The two steps around the way of a network, of which the way knows nothing, begin here.
+    # Text vectors and an adapter are steps before and after: no statement or plan knows them.
     text_arguments = class_embeddings, labels, logit_scale, logit_bias
     texts = _text_head(text_arguments, num_classes=num_classes, head=head)
     num_classes = None if texts else num_classes  # that of the network with the embedding
@@ -176,7 +176,7 @@ def create(
         drop_path=drop_path,
         dropout=dropout,
     )
-    # What is stated, without a tensor. Files of this machine are opened, no file is downloaded.
+    # What is stated, without a tensor. Configs on the Hub are read, and a file of `save` there.
     zoo = registry()
     statement = stated(name, zoo, weights)
     if lora:
@@ -196,8 +196,8 @@ def create(
             preprocessing, notes = _preprocessing(None, statement, wanted, call)
             report = replace(report, assumed=(*report.assumed, *notes))
             return _finish(model, wanted, report, preprocessing, texts)
-        # A wrong argument raises here, before any download: of a file on the Hub without entry,
-        # the plan needs the header.
+        # The plan of a file on the Hub without entry needs its header. So a wrong argument raises
+        # here, before the download.
         if statement.remote:
             new(wanted, steps, "meta")
             check_remote(statement, joined(statement.changes, call))

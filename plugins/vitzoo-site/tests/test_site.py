@@ -106,7 +106,12 @@ def test_the_marker_removes_no_file_elsewhere(core, out, tmp_path):
     other.write_text("")
     empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
     table = json.loads(out.joinpath(MARKER).read_text())
-    table["files"] |= {"../other.txt": empty, str(other): empty, "networks/../../other.txt": empty}
+    table["files"] |= {
+        "../other.txt": empty,
+        str(other): empty,
+        "networks/../../other.txt": empty,
+        "assets/..": empty,
+    }
     out.joinpath(MARKER).write_text(json.dumps(table))
     assert core(out).removed == 0
     assert other.exists()

@@ -1,16 +1,16 @@
-"""Files of a site: read without following what is no file, written whole or not at all."""
+"""Files of a site: only regular files are read, and a file is written whole or not at all."""
 
 from __future__ import annotations
 
 import os
 import re
+import secrets
 import stat
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 LEFT = "{0}.vitzoo-site-"  # the name of a file that is not whole yet begins with a dot and this
-OWN = re.compile(r"(index\.html|assets/[\w.-]+|networks/[\w/-]+\.html)", re.ASCII)
+OWN = re.compile(r"(index\.html|assets/\w[\w.-]*|networks/[\w/-]+\.html)", re.ASCII)
 
 
 def is_page(path: str) -> bool:
@@ -20,7 +20,8 @@ def is_page(path: str) -> bool:
 
 def read(path: Path, most: int) -> bytes:
     """Return the bytes of a regular file; raise OSError for another one, or a larger one."""
-    with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    with os.fdopen(os.open(path, flags), "rb") as file:
         about = os.fstat(file.fileno())
         if not stat.S_ISREG(about.st_mode) or about.st_size > most:
             raise OSError(f"{path} is no regular file of at most {most} bytes")
@@ -30,15 +31,13 @@ def read(path: Path, most: int) -> bytes:
 def write(path: Path, data: bytes) -> None:
     """Write a file; a reader sees the former file or the whole new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    fd, name = tempfile.mkstemp(prefix=f".{LEFT.format(path.name)}", dir=path.parent)
-    half = Path(name)
+    half = path.with_name(f".{LEFT.format(path.name)}{secrets.token_hex(8)}")
     try:
-        with os.fdopen(fd, "wb") as file:
+        with half.open("xb") as file:
             file.write(data)
-        half.chmod(0o666 & ~_umask())
         half.replace(path)
     except BaseException:
-        half.unlink()
+        half.unlink(missing_ok=True)
         raise
 
 
@@ -51,9 +50,3 @@ def remove_left(paths: Iterable[Path]) -> None:
         for found in folder.glob(".*") if folder.is_dir() else ():
             if found.name.startswith(tuple(starts)) and found.is_file():
                 found.unlink()
-
-
-def _umask() -> int:
-    umask = os.umask(0o77)
-    os.umask(umask)
-    return umask
