@@ -1,7 +1,7 @@
 """The plan of a call: from the network of the weights to the network of the model.
 
-A plan is a pure function of what is stated and of the call. It reads no file; of an open one it
-looks at names, shapes and types.
+A plan is a pure function of what is stated and of the call. It reads no file itself. Of an open
+file it looks at names, shapes and types, and at the settings that `Statement.overrides` has read.
 """
 
 from __future__ import annotations
