@@ -156,18 +156,34 @@ def test_a_pushed_and_a_linked_folder(files, folder):
 
 
 def of_this_machine(folder, model="labelled.safetensors"):
-    """Write the versions of this machine into a folder, without which `embed` refuses it."""
+    """Write the versions of this machine into a folder, without which `embed` refuses it.
+
+    Returns:
+        whether this machine computes and writes the bytes of the folder.
+    """
     manifest = json.loads((folder / "_manifest.json").read_text())
     now = vitzoo.Predictor(model).fingerprint().to_data()["versions"]
     before, manifest["fingerprint"]["versions"] = manifest["fingerprint"]["versions"], now
     if before == now:
-        return
+        files = folder.glob("*.parquet")
+        writers = {pq.read_metadata(path).created_by.rpartition(" ")[2] for path in files}
+        return writers == {pa.__version__} and on_intel()
     (folder / "_manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
     text = json.dumps(manifest["fingerprint"], sort_keys=True).encode()
     for part in folder.glob("*.parquet"):
         table = pq.read_table(part)
         metadata = {**table.schema.metadata, b"vitzoo.fingerprint": text}
         pq.write_table(table.replace_schema_metadata(metadata), part)
+    return False
+
+
+def on_intel():
+    """Return whether the processor is Intel's, as that of the fixtures was.
+
+    MKL takes other code for other makers, though torch states the same set of instructions.
+    """
+    information = Path("/proc/cpuinfo")
+    return information.exists() and "GenuineIntel" in information.read_text()
 
 
 def embed(out, **options):
@@ -203,9 +219,7 @@ def test_a_folder_of_embed_is_complete(files):
 def test_a_missing_part_is_computed_as_it_was(files, name, part):
     stored = files / name / part
     written, before = stored.read_bytes(), pq.read_table(stored)
-    of_this_machine(files / name)
-    same = stored.read_bytes() == written  # no other processor, torch or Pillow
-    same &= pq.read_metadata(stored).created_by.endswith(f" {pa.__version__}")
+    same = of_this_machine(files / name)
     stored.unlink()
     manifest = (files / name / "_manifest.json").read_text()
     done = embed(name)
@@ -241,7 +255,7 @@ def test_a_folder_that_counted_hidden_images_is_continued(tmp_path, monkeypatch,
         (tmp_path / "scans" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(scans[number], tmp_path / "scans" / name)
     shutil.copytree(HIDDEN, tmp_path / "out")
-    of_this_machine(tmp_path / "out", "vit_digits")
+    same = of_this_machine(tmp_path / "out", "vit_digits")
     part = tmp_path / "out" / "part-000000.parquet"
     written, before = part.read_bytes(), pq.read_table(part)
     manifest = (tmp_path / "out" / "_manifest.json").read_bytes()
@@ -256,8 +270,6 @@ def test_a_folder_that_counted_hidden_images_is_continued(tmp_path, monkeypatch,
     np.testing.assert_allclose(
         *(np.stack(t["pooled"].to_numpy()) for t in (now, before)), atol=1e-5
     )
-    same = HIDDEN.joinpath(part.name).read_bytes() == written  # no other processor or torch
-    same &= pq.read_metadata(part).created_by == pq.read_metadata(HIDDEN / part.name).created_by
     assert not same or part.read_bytes() == written
     assert vitzoo.embed("vit_digits", "scans", "new", **arguments).inputs == 1
 
@@ -269,9 +281,7 @@ def test_rows_of_a_damaged_parquet_file_are_what_they_were(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path / "rows")
     stored = Path("embedded_rows", part)
     written, before = stored.read_bytes(), pq.read_table(stored)
-    of_this_machine(stored.parent, "vit_digits")
-    same = stored.read_bytes() == written
-    same &= pq.read_metadata(stored).created_by.endswith(f" {pa.__version__}")
+    same = of_this_machine(stored.parent, "vit_digits")
     stored.unlink()
     done = vitzoo.embed("vit_digits", "rows.parquet", "embedded_rows", workers=1)
     assert (done.inputs, done.computed, done.errors) == (96, before.num_rows, 20)
@@ -321,9 +331,7 @@ def test_what_a_processor_stated_is_stated_as_it_was(processors, tmp_path, name)
 def test_a_folder_with_a_processor_is_continued_as_it_was(processors, name, model):
     stored = processors / name / "part-000000.parquet"
     written, before = stored.read_bytes(), pq.read_table(stored)
-    of_this_machine(processors / name, model)
-    same = stored.read_bytes() == written  # no other processor, torch or Pillow
-    same &= pq.read_metadata(stored).created_by.endswith(f" {pa.__version__}")
+    same = of_this_machine(processors / name, model)
     assert vitzoo.embed(model, "scans", name, workers=1).computed == 0
     stored.unlink()
     assert vitzoo.embed(model, "scans", name, workers=1).computed == before.num_rows
