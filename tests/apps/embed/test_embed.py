@@ -12,6 +12,7 @@ import sys
 import tarfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -599,6 +600,14 @@ def test_the_summary_on_a_terminal_names_broken_images_with_the_whole_error(
         assert max(len(line) for line in lines if not line.startswith("error:")) <= 80
 
 
+def test_an_error_of_on_progress_is_raised_as_it_is(data, predictor, tmp_path):
+    def raise_one(*_):
+        raise BrokenPipeError("the terminal is closed")
+
+    with pytest.raises(BrokenPipeError, match="the terminal is closed"):
+        embed(predictor, data / "photos", tmp_path / "out", workers=1, on_progress=raise_one)
+
+
 def test_few_inputs_with_an_error_are_named(data, predictor, tmp_path):
     broken, files = str(data / "photos" / "007.png"), tmp_path / "files.txt"
     files.write_text("\n".join([broken] * 5))
@@ -625,7 +634,8 @@ def test_several_workers_write_the_same_bytes_and_a_killed_one_is_an_error(
     def kill_one(*_):
         children = Path("/proc/self/task").glob("*/children")
         for pid in " ".join(path.read_text() for path in children).split():
-            os.kill(int(pid), signal.SIGKILL)
+            with suppress(ProcessLookupError):  # killed at the call before
+                os.kill(int(pid), signal.SIGKILL)
 
     model = data / "net.safetensors"
     embed(model, long_list, tmp_path / "one", workers=1)

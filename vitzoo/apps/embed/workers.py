@@ -31,6 +31,7 @@ def compute(job: Job, tasks: Sequence[Task], workers: int, note: Note) -> None:
     Raises:
         InvalidOption: other processes cannot have the model.
         VitzooError: a process failed or was killed; finished parts stay.
+        Exception: what `note` raises.
     """
     left, telling = deque(tasks), threading.Lock()
     processes: list[Process] = []
@@ -38,7 +39,10 @@ def compute(job: Job, tasks: Sequence[Task], workers: int, note: Note) -> None:
 
     def tell(work: Work) -> None:
         with telling:
-            note(work)
+            try:
+                note(work)
+            except Exception as error:
+                raise _NoteFailed from error
 
     count = min(workers, len(tasks)) - 1
     data = _pickled(job) if count > 0 else b""
@@ -53,11 +57,17 @@ def compute(job: Job, tasks: Sequence[Task], workers: int, note: Note) -> None:
                     break
         for other in wait(others, return_when=FIRST_EXCEPTION).done:
             other.result()
+    except _NoteFailed as failed:
+        raise failed.__cause__ or failed from None
     finally:
         left.clear()
         for process in processes:
             process.end()
         pool.shutdown()
+
+
+class _NoteFailed(Exception):
+    """`note` raised its cause, an OSError perhaps, for which no folder is to blame."""
 
 
 def _taken(left: deque[Task]) -> Iterator[Task]:

@@ -31,7 +31,9 @@ COMPILED = "torch._dynamo.eval_frame.OptimizedModule"
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What determines the numbers of a `Predictor`; equal fingerprints give equal bytes.
+    """What determines the numbers of a `Predictor`.
+
+    On one machine, equal fingerprints give equal bytes.
 
     Args:
         weights: SHA-256 of the weights file; of a model object, that of its state dict.
