@@ -23,6 +23,7 @@ from vitzoo.loading.differences import HEAD_FIELDS, changed, joined
 from vitzoo.loading.load import load
 from vitzoo.loading.plan import Plan, check_remote
 from vitzoo.loading.statement import Statement
+from vitzoo.loading.text_head import text_head
 from vitzoo.loading.weights import with_weights
 from vitzoo.log import log
 from vitzoo.network.activation import usual_activation
@@ -255,7 +256,6 @@ def _text_head(arguments: tuple[Any, ...], *, num_classes: Any, head: Any) -> Te
     """Return the classes of text vectors, None if no argument is about them."""
     if all(value is None for value in arguments):
         return None
-    from vitzoo.loading.text_head import text_head
 
     return text_head(*arguments, num_classes=num_classes, head=head)
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from vitzoo.checkpoint.description import Description
 from vitzoo.errors import UnknownName
+from vitzoo.images.transform import check_preprocessing, make_transform, warn_of_default
 from vitzoo.keywords import check_keywords
 from vitzoo.loading.plan import Plan
 from vitzoo.loading.statement import Statement
@@ -35,8 +36,6 @@ def known(name_or_model: object) -> Statement:
     """
     found, zoo = locate(name_or_model), registry()
     if not isinstance(found, Reference):
-        from vitzoo.images.transform import check_preprocessing
-
         model = network_of(found)
         preprocessing = check_preprocessing(getattr(model, "preprocessing", None))
         about = Description(labels=tuple(getattr(model, "labels", ())), preprocessing=preprocessing)
@@ -110,7 +109,6 @@ def transform(
         "bands": bands,
     }
     changes = {key: value for key, value in asked.items() if value is not None}
-    from vitzoo.images.transform import make_transform, warn_of_default  # with Pillow
 
     spec, stated = (found := known(name_or_model)).spec, found.about.preprocessing
     if stated is None and not {"mean", "std"} <= changes.keys():

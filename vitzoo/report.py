@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from vitzoo.display import html_table
 from vitzoo.errors import printable
 from vitzoo.text import fold
 
@@ -68,8 +69,6 @@ class LoadReport:
         return "\n".join([printable(self._source()), *(f"  {printable(line)}" for line in lines)])
 
     def _repr_html_(self) -> str:
-        from vitzoo.display import html_table
-
         keys = "tensors", "number", "names"
         rows = [dict(zip(keys, row, strict=True)) for row in self._fates()]
         return html_table(rows, self._source(), self._about())

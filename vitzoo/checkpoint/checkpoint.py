@@ -22,11 +22,14 @@ from vitzoo.checkpoint.containers import (
     views,
 )
 from vitzoo.checkpoint.description import Description
+from vitzoo.checkpoint.npz import NpzFile
+from vitzoo.checkpoint.shards import Shards, combined
 from vitzoo.errors import HashMismatch
 from vitzoo.files.platform import files as system
 from vitzoo.files.safetensors import ZIP_MAGIC, Header, is_json
 from vitzoo.files.shard_index import index_of, weights_in
 from vitzoo.parts.shapes import Shapes
+from vitzoo.progress import progress
 from vitzoo.schema.rows import Weights
 from vitzoo.schema.spec import Spec
 
@@ -149,14 +152,13 @@ def open_file(path: Path) -> Checkpoint:
     file = open_own(path)
     if not is_json(system.pread(file.fd, 64, 0)):
         return Checkpoint(source, _container(file, source))
-    from vitzoo.checkpoint.shards import Shards
 
     return Checkpoint(source, Shards.beside(path, file))
 
 
 def open_registered(variant: Variant, row: Weights, zoo: Registry) -> Checkpoint:
     """Open the verified file of registered weights; download it if necessary."""
-    from vitzoo.store.hub_file import HubFile
+    from vitzoo.store.hub_file import HubFile  # a path needs no store
 
     return open_hub_file(HubFile.of(variant, row, zoo))
 
@@ -177,8 +179,6 @@ def open_hub_file(file: HubFile) -> Checkpoint:
 
 def open_hub_shards(index: HubFile, shards: Sequence[HubFile]) -> Checkpoint:
     """Open some verified files of a verified index; download them if necessary."""
-    from vitzoo.checkpoint.shards import Shards, combined
-
     found = {shard.name: _obtained(shard) for shard in shards}
     parts = {n: SafetensorsFile(part, f"{index.label}: {n}") for n, (part, _) in found.items()}
     container = Shards(_obtained(index)[0], index.label, parts, parts.__getitem__)
@@ -189,7 +189,6 @@ def open_hub_shards(index: HubFile, shards: Sequence[HubFile]) -> Checkpoint:
 
 
 def _obtained(file: HubFile) -> tuple[OpenFile, str]:
-    from vitzoo.progress import progress
     from vitzoo.store import obtain
 
     with progress(file.label) as note:
@@ -201,6 +200,4 @@ def _container(file: OpenFile, source: str) -> Container:
     """Read the header of a file, whose first bytes show its type."""
     if system.pread(file.fd, 4, 0) not in ZIP_MAGIC:
         return SafetensorsFile(file, source)
-    from vitzoo.checkpoint.npz import NpzFile
-
     return NpzFile(file, source)

@@ -24,6 +24,7 @@ from vitzoo.files.platform import files as system
 from vitzoo.files.platform.files import State
 from vitzoo.files.safetensors import Header, TensorInfo, read_header
 from vitzoo.log import log
+from vitzoo.progress import bar
 from vitzoo.store.stamp import Stamp, Stamps
 
 DTYPES = {
@@ -225,8 +226,6 @@ def _read(
     One thread reads a piece and searches it while another one hashes the pieces before it. Of the
     pieces that are not kept, at most two are in memory.
     """
-    from vitzoo.progress import bar  # a stamp makes it needless
-
     digest, finite, view = hashlib.sha256(), True, memoryview(data)
     starts, first = {start for start, _, _ in kept}, kept[0][0] if kept else 0
     passing = Future[None]()

@@ -10,13 +10,12 @@ import click
 
 from vitzoo.cli.output import echo
 from vitzoo.errors import VitzooError
+from vitzoo.registry.registry import registry
 
 
 def complete_names(_: click.Context, __: click.Parameter, incomplete: str) -> list[Any]:
     """Return the variants, or their weights, that a shell offers; files if there is none."""
     from click.shell_completion import CompletionItem
-
-    from vitzoo.registry.registry import registry
 
     with suppress(VitzooError):
         names = [row["name"] for row in registry().index.listing()]
@@ -43,8 +42,6 @@ def complete_fields(_: click.Context, option: click.Parameter, incomplete: str) 
 
 def complete_families(_: click.Context, __: click.Parameter, incomplete: str) -> list[str]:
     """Return the families that a shell offers."""
-    from vitzoo.registry.registry import registry
-
     with suppress(VitzooError):
         families = dict.fromkeys(row["namespace"] for row in registry().index.listing())
         return [name for name in families if name.startswith(incomplete)]

@@ -11,12 +11,14 @@ from typing import Any
 import click
 from click.exceptions import Exit
 
+from vitzoo import settings
 from vitzoo.cli.completion import complete_names
 from vitzoo.cli.environment import set_for_command, verbose_option, without_plugins
 from vitzoo.cli.options import PATH, flag, json_option, weights_option
 from vitzoo.cli.output import print_rows, say, say_error
 from vitzoo.errors import IntegrityError, VitzooError
 from vitzoo.progress import each_progress
+from vitzoo.store.lockfile import Lock
 
 URGENCY = ("damaged", "conflict", "missing", "unpinned", "ok")  # states of `verify`, worst first
 ABSENT = ("missing", "unpinned")
@@ -214,9 +216,7 @@ def lock_command(
       vitzoo lock --from-hub-cache
       vitzoo lock --from-hub-cache vit_l16_384
     """
-    from vitzoo import settings
     from vitzoo.inventory import pin_from_hub_cache, relock
-    from vitzoo.store.lockfile import Lock
 
     if cached and not from_hub_cache:
         raise click.UsageError("NAME needs --from-hub-cache; to replace its pins: --update NAME")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from vitzoo.checkpoint.detect import format_of
 from vitzoo.errors import CheckpointError, UnknownName
 from vitzoo.foreign.changes import changed, timm_spec
+from vitzoo.foreign.stated import read_configs
 from vitzoo.formats.config import merged
 from vitzoo.plugin.guard import guarded
 from vitzoo.schema.kinds import KIND_OF_FIELD, PARTS_OF_WEIGHTS
@@ -140,7 +141,6 @@ def stated_by(about: Description, zoo: Registry, layout: Format | None = None) -
     """
     if not about.config:
         return None
-    from vitzoo.foreign.stated import read_configs
 
     return read_configs(about, zoo, layout)
 

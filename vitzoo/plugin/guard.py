@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
+from inspect import unwrap
 from pathlib import Path
 from types import UnionType
 from typing import Any, NamedTuple, Self, get_args, get_origin, get_type_hints
@@ -215,8 +216,6 @@ def passes(error: BaseException) -> bool:
 
 def defined_at(code: object) -> str:
     """Return `file:line` of a function, or of the class of an object, outside vitzoo."""
-    from inspect import unwrap
-
     from vitzoo.plugin.source_lines import where_defined  # reads source files
 
     place = getattr(unwrap(code), "__code__", None) if callable(code) else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -125,8 +126,6 @@ class Index:
         These are variants, parts and checkpoint formats; None if they are not known. A manifest
         whose listing is generated is not read, because it could be used.
         """
-        from dataclasses import replace
-
         host = self.zoo.host
         self.rows()
         for name in list(host.infos):

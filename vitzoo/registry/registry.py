@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vitzoo import settings
+from vitzoo.display import html_table
 from vitzoo.errors import PluginError, RegistryError, UnknownName
 from vitzoo.files.names import on_hub
 from vitzoo.keywords import check_each, check_types
@@ -250,7 +251,6 @@ class Variants(list["Variant"]):
     """A list of variants, which a notebook shows as a table."""
 
     def _repr_html_(self) -> str:
-        from vitzoo.display import html_table
         from vitzoo.registry.listing import HEADINGS, fields
 
         rows = [fields(variant) | {"params": f"{variant.params:,}"} for variant in self]

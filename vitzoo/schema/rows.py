@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from vitzoo.display import html_table
 from vitzoo.files.names import without_query
 from vitzoo.schema.preprocessing import USUAL, Preprocessing
 from vitzoo.schema.record import Record
@@ -44,6 +45,7 @@ from vitzoo.schema.values import (
     PartFact,
     one_of,
 )
+from vitzoo.text import px
 
 OBJECTIVES = ("supervised", "self-supervised", "image-text")  # of pre-training
 ImportTarget = str | Callable[..., Any]
@@ -395,9 +397,6 @@ class Variant(Record):
         return f"<Variant {self.name}: {self.params:,} parameters, weights: {len(self.weights)}>"
 
     def _repr_html_(self) -> str:
-        from vitzoo.display import html_table
-        from vitzoo.text import px
-
         spec = self.spec
         sizes = {"px": px(spec.image_size), "patch px": px(spec.patch_size)}
         numbers = {"width": spec.embed_dim, "depth": spec.depth, "heads": spec.num_heads}

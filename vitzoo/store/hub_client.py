@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -297,8 +298,6 @@ def unreachable(error: BaseException) -> bool:
 
 def proxies() -> str:
     """Name the proxies in use for a message, without their passwords; empty if there are none."""
-    import urllib.request
-
     found = {url for scheme, url in urllib.request.getproxies().items() if scheme != "no"}
     hosts = {url.rpartition("@")[2].rpartition("://")[2].rstrip("/") for url in found}
     return f" (proxy {', '.join(sorted(hosts))})" if hosts else ""

@@ -33,6 +33,7 @@ from vitzoo.files.access import (
 )
 from vitzoo.files.names import SHA256
 from vitzoo.files.platform import files as system
+from vitzoo.progress import bar
 from vitzoo.store.partial_file import Partial, leftovers
 from vitzoo.store.stamp import GRAIN_NS, Stamp, Stamps, stamps_folder
 
@@ -171,8 +172,6 @@ class Store:
     def _prove(self, fd: int, path: Path, sha256: str, size: int | None, *, always: bool) -> None:
         now, state = time.time_ns(), system.state(fd)
         if always or not self.stamps.find(state, sha256):
-            from vitzoo.progress import bar  # a stamp makes it needless
-
             with bar(f"sha256 {sha256[:12]}", in_bytes=True) as note:
                 actual = hash_file(fd, note)
             if actual != sha256:
