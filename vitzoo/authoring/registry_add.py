@@ -80,12 +80,14 @@ def add(
         if not NAME.fullmatch(part):
             raise InvalidOption(f"the name must be {NAME_RULE}, got {part!r}")
     check_target(target.file.resolve(), force=True)
+    # Name and target first: the weights may take minutes to load.
     before, known = _before(target, name, weights, zoo, force=force)
     if stated.label_set:
         check_choice("the label set", stated.label_set, sorted(SETS))
     weights = weights or MAIN
     found = measured(name, weights, source, stated, target, zoo)
     copy = _copy(found, target, force=force)
+    # The entry is read as any other, so that what is written can be read.
     table, preprocessing = _table(weights, found, stated, target, known, zoo)
     variant, row = _read(_joined(before, name, table)[1], target, name, weights, zoo)
     trained = of_entry(row, zoo).apply(variant.spec, zoo, variant)

@@ -66,6 +66,7 @@ def parsed(text: str, where: str, config: Mapping[str, Any] | None = None) -> De
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{where}: its vitzoo metadata is not JSON: {error}") from error
+    # The version comes first: a newer one may have keys with another meaning.
     reader = Reader(data, where, CheckpointError)
     if reader.count("api") > API:
         raise CheckpointError(f"{where} was written by a newer vitzoo; {UPDATE}")

@@ -157,9 +157,11 @@ def take_cached_at(address: str, note: Note | None = None) -> list[HubFile]:
         InvalidOption: the address has another form.
         WeightsError: as `take_cached`; or the Hub cache does not tell which file is meant.
     """
+    # The files in the order in which a repository is searched for weights, then the configs.
     files = files_at(address)
     if not parts_of_address(address)[2]:
         files.insert(len(WEIGHTS_FILES), files[0].beside(SHARDED))
+    # All files are of one commit: that of the first pin, or else the cache's.
     pins = cache(Lock(settings.lock_path()).pins)
     commits = [pin.commit for one in files if (pin := one.pinned(pins).pin).commit]
     at = replace(UNPINNED, commit=commits[0] if commits else commit_of(files[0]))
@@ -168,6 +170,7 @@ def take_cached_at(address: str, note: Note | None = None) -> list[HubFile]:
         file = replace(file, pin=at).pinned(pins)
         return file if file.pin.sha256 else with_cached_pin(file)
 
+    # The first file that the cache does not call absent holds the weights.
     weights: list[HubFile] = []
     while not weights or (weights[0].pin.absent and _of_weights(files[0])):
         weights.insert(0, known(files.pop(0)))
@@ -182,6 +185,7 @@ def take_cached_at(address: str, note: Note | None = None) -> list[HubFile]:
         raise not_from_cache(weights[-1])
     needed = [known(one) for one in files if not _of_weights(one)]
     lacks = [one for one in needed if not one.pin.sha256 and one.name == _config_of(chosen)]
+    # Weights are copied before anything else, so that a damaged cache adds no configs.
     taken = [take_cached(one, note) for one in weights]
     if chosen.is_index:
         with settings.without_network(), os.fdopen(obtain(chosen)[0], "rb") as opened:

@@ -63,6 +63,7 @@ def load(
     `dtype` is the floating type of the loaded tensors, as stored if None; `notes` are further ones
     for the report. Raises CheckpointError with all problems of names, shapes, types and values.
     """
+    # First with the shapes alone, so that a wrong file is refused before its data are read.
     checkpoint, slots = identified(checkpoint, zoo), Slots(model)
     layout = format_of(checkpoint, zoo)
     hollow = checkpoint.shapes(layout)
@@ -70,6 +71,7 @@ def load(
         fitted = adapt(hollow, model, slots.expected, plan, pooled=layout.pooled)
     check(fitted, slots, checkpoint, zoo, note_of(layout))
 
+    # The same steps with the data. Until `_assign` the model is unchanged.
     ignored = layout.ignored_keys(checkpoint.header.tensors)
     found = checkpoint.tensors(unread=[n for n in ignored if n.startswith(layout.beside)])
     if check_finite:

@@ -60,6 +60,7 @@ def on_trunk(
     needs = f"{where} needs the weights of {trunk} with sha256 {trunk.sha256}"
     wanted = f"the path of {trunk.file}" if trunk.file else "a file with this sha256"
     other = f"pass {wanted}: --weights FILE (weights=)"
+    # The user's choice, else the file beside the classifier, else the registered weights it names.
     if given is not None:
         if not on_hub(given) and not os.path.lexists(given):
             raise CheckpointError(

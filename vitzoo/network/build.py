@@ -71,9 +71,11 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None, *, part: Lookup) -
         raise UnknownOption(
             f"unknown option {name!r}; only variants with their own builder have options"
         )
+    # A part that is a ready object is used as it is; the others are made by their names.
     ready, part = ready or {}, partial(_found, spec, part)
     make = partial(_made, spec, ready, part)
     prefix = int(spec.class_token) + spec.num_registers
+    # The patch embedder comes first: its grid has the size of the position embedding.
     patch_embed = make(
         "patch_embed", patch_size=spec.patch_size, in_chans=spec.in_chans, embed_dim=spec.embed_dim
     )
@@ -89,6 +91,7 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None, *, part: Lookup) -
         depth=spec.depth,
         windows=windows,
     )
+    # The pool comes before the head: its neck decides the width of the head's input.
     drop_paths = _drop_paths(spec, ready, part)
     pool = make(
         "pool",
@@ -104,6 +107,7 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None, *, part: Lookup) -
     )
     width = getattr(getattr(pool, "neck", None), "width", spec.embed_dim)
     head = make("head", in_dim=width, num_classes=spec.num_classes)
+    # What parts need of each other. Only then are the blocks made, which hold most parameters.
     _check_tokens(spec, pool, head)
     _check_windows(spec, windows, positions)
     blocks = [_block(spec, *pair) for pair in zip(drop_paths, windows, strict=True)]
@@ -122,6 +126,7 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None, *, part: Lookup) -
             pre_norm=_norm(spec) if spec.pre_norm else None,
             dropout=spec.dropout,
         )
+    # After all modules are there, and before tensors of a file: ready parts keep their values.
     if spec.init == "trunc_normal":
         trunc_normal_(model, kept=ready.values())
     _check_merging(spec, model)

@@ -93,6 +93,7 @@ def read_manifest(
             f"{path}: api is {api}, but this vitzoo reads at most {API}; the file needs a newer "
             "vitzoo"
         )
+    # Tables of figures come before the entries of weights, which refer to them by name.
     own_sizes = _sizes(reader, sizes or {})
     entries = Entries(
         package,
@@ -106,6 +107,7 @@ def read_manifest(
         folder=path.absolute().parent if package is None else None,
         base=base,
     )
+    # A registry file of a user has no parts, for they need an installed package.
     kinds = KINDS if package is not None else ()
     unusable: dict[str, RegistryError] = {}
     manifest = Manifest(
@@ -118,6 +120,7 @@ def read_manifest(
         aliases=_aliases(reader),
         unusable=unusable,
     )
+    # A key that no reader has taken is unknown, so this comes last.
     reader.done()
     return manifest
 

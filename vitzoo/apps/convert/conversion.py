@@ -129,6 +129,7 @@ def convert(
     ending = layout.suffix
     if path.suffix != ending:
         raise InvalidOption(f"files of the format {to} end in {ending}, got {str(target)!r}")
+    # First with the shapes alone: a file that cannot be written is refused before it is read.
     opened = open_source(source, variant, zoo, prefix)
     checkpoint = opened.checkpoint
     before = checkpoint.format or ""
@@ -148,6 +149,7 @@ def convert(
         )
     planned = _from_model(writing, skeleton, problem)
 
+    # The same steps with the data. The new file is read again before it gets its name.
     raw = checkpoint.tensors(always=True).tensors  # the new file must not have other bytes
     tensors = reading.to_model(raw)
     arrays = _from_model(writing, tensors, problem)

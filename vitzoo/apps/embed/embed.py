@@ -183,6 +183,7 @@ def embed(
     own_cores = _cores()
     folder = Path(out).absolute()
     sources = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
+    # Sources and model are refused before the folder is made.
     _check_apart(folder, sources)
     check_out(folder)
     found = Manifest.read(folder / MANIFEST)
@@ -195,6 +196,7 @@ def embed(
     place = next(predictor.model.parameters()).device
     check_unchanged(fingerprint.changes, place)
     form = _form(predictor, fingerprint, vectors)
+    # From here on other processes see the folder; the first of them writes its manifest.
     manifest = agree(folder, form, pieces, extend=extend)
     on_cpu = _on_cpu(place)
     job = Job(
@@ -205,6 +207,7 @@ def embed(
         threads=1 if on_cpu else own_cores,
     )
     workers = workers or (own_cores if on_cpu else 1)
+    # One process for each shard. Parts that are whole are kept, so a killed run is continued.
     with locked(folder, f"shard-{index}-of-{count}"):
         own = [part for part in manifest.parts() if part.number % count == index]
         remove_leftovers(folder, own)

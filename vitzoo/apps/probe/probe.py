@@ -248,15 +248,18 @@ def probe(
     labelled = read_labelled(source, **columns)
     images, unused = _used(labelled.images)
     _parts(images, labelled.classes, source, test_share, seed)  # raises before any computation
+    # The slow step. Embeddings of an earlier run are read.
     dtype = None if is_model(model) else torch.float32
     predictor = Predictor(model, weights=weights, outputs=(POOLED,), dtype=dtype, device=device)
     every = _embedded(predictor, images, embeddings, progress)
     pairs = list(zip(images, every, strict=True))
     readable = [image for image, one in pairs if not one.error]
+    # Unreadable images are left out, so the images are divided again.
     train, test = _parts(readable, labelled.classes, source, test_share, seed)
     features = _features([one.vector for one in every if one.vector is not None], predictor)
     places = {name: i for i, name in enumerate(labelled.classes)}
     true = np.array([places[image.label] for image in readable], dtype=np.int64)
+    # Test images take no part in the classifier, nor in the choice of its regularisation.
     classifier = logistic(features[train], true[train], seed=seed)
     logits = classifier.logits(features[test])
     count = len(places)
