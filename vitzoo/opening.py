@@ -98,8 +98,8 @@ class File:
         """
         from vitzoo.loading.statement import from_file, from_mapping
 
-        _check_there(self.path)
         if _is_spec(self.path):
+            _check_there(self.path)
             return from_mapping(_parse(self.path), str(self.path), zoo)
         return from_file(self.path, zoo)
 
@@ -118,7 +118,6 @@ class Folder:
         """
         from vitzoo.loading.statement import from_folder
 
-        _check_there(self.path)
         return from_folder(self.path, zoo)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -124,6 +124,7 @@ def place_of(
     plain = plain_keys(keys)
     tower = tower_of(stated, zoo)
 
+    @cache  # for each network in the file
     def layout(name: str) -> Format:
         return for_file(zoo.part("checkpoint format", name), source)
 

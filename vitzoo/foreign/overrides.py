@@ -12,7 +12,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from vitzoo.checkpoint.detect import format_of
 from vitzoo.errors import CheckpointError, UnknownName
 from vitzoo.foreign.changes import changed, timm_spec
 from vitzoo.foreign.stated import read_configs
@@ -105,15 +104,18 @@ def of_entry(row: Weights, zoo: Registry) -> Overrides:
     return Overrides(layout.overrides({}, ()), of_row(row), layout=layout)
 
 
-def of_file(checkpoint: Checkpoint, zoo: Registry, variant: Variant | None = None) -> Overrides:
+def of_file(
+    checkpoint: Checkpoint, layout: Format, zoo: Registry, variant: Variant | None = None
+) -> Overrides:
     """Return the overrides of a file, by its format, tensors, configs and registry entry.
 
     Args:
         checkpoint: the open file.
+        layout: its checkpoint format.
         zoo: the registry.
         variant: that the user named.
     """
-    layout, keys = format_of(checkpoint, zoo), checkpoint.header.tensors.keys()
+    keys = checkpoint.header.tensors.keys()
     default = _asked(layout, "overrides", zoo, {}, keys)
     registered = checkpoint.row is not None and bool(checkpoint.row.format)
     if variant and not registered and layout.name.rpartition("/")[2] == OF_TIMM:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from vitzoo.checkpoint.detect import format_of
 from vitzoo.checkpoint.others import check_vit
 from vitzoo.errors import CheckpointError, UnknownName
 from vitzoo.foreign.changes import changed as overridden
@@ -136,7 +135,7 @@ def _of_entry(statement: Statement, changes: Mapping[str, Any]) -> Spec:
 def _of_file(statement: Statement, changes: Mapping[str, Any]) -> tuple[Spec, tuple[str, ...]]:
     """Return the network of a file without entry, and notes on its head."""
     checkpoint, zoo, base = statement.checkpoint, statement.zoo, statement.base
-    layout, block = format_of(checkpoint, zoo), changes.get("block", {})
+    layout, block = statement.layout, changes.get("block", {})
     if statement.place:
         base = _shown(statement, layout)
     overrides = statement.overrides

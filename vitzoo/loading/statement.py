@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vitzoo.checkpoint.checkpoint import Checkpoint, open_hub_file
 from vitzoo.checkpoint.description import Description, read_network
+from vitzoo.checkpoint.detect import format_of
 from vitzoo.checkpoint.others import check_vit
 from vitzoo.checkpoint.saved import with_metadata
 from vitzoo.checkpoint.tower import tower_of
@@ -26,6 +27,7 @@ from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.spec import Spec
 
 if TYPE_CHECKING:
+    from vitzoo.formats import Format
     from vitzoo.registry.registry import Registry
     from vitzoo.store.hub_file import HubFile
 
@@ -85,7 +87,7 @@ class Statement:
         fields = (*OVERRIDDEN, "block")
         return replace(self.spec, **{f: getattr(self.variant.spec, f) for f in fields})
 
-    @property
+    @cached_property
     def saved(self) -> bool:
         """Whether `vitzoo.save` or `vitzoo.probe` wrote the file at `place`."""
         return self.about.spec is not None
@@ -98,11 +100,16 @@ class Statement:
         return self.opening(self.prefix)
 
     @cached_property
+    def layout(self) -> Format:
+        """The checkpoint format of the weights file."""
+        return format_of(self.checkpoint, self.zoo)
+
+    @cached_property
     def overrides(self) -> Overrides:
         """The config overrides of the weights: of their entry, or of their file."""
         if self.row:
             return of_entry(self.row, self.zoo)
-        return of_file(self.checkpoint, self.zoo, self.variant)
+        return of_file(self.checkpoint, self.layout, self.zoo, self.variant)
 
     def preprocessing_of(self, spec: Spec) -> Stated | None:
         """Return the preprocessing of the weights, or else of the variant's if it fits a spec."""

@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO
@@ -29,8 +30,8 @@ from vitzoo.files.names import INDEX, NPZ, on_hub
 from vitzoo.files.platform import files as system
 from vitzoo.files.safetensors import PICKLE_INDEX, PICKLES, POINTER, looks_like, whole_pickle
 from vitzoo.files.shard_index import SHARD, index_of, read_index
-from vitzoo.foreign import overrides
 from vitzoo.foreign.opened import open_described, open_unregistered
+from vitzoo.foreign.overrides import Overrides, of_file
 from vitzoo.formats import Format
 from vitzoo.keywords import check_types
 from vitzoo.opening import File, Folder, Named, OnHub, locate
@@ -89,6 +90,16 @@ class Source:
     spec: Spec | None = None
     variant: Variant | None = None
 
+    @cached_property
+    def layout(self) -> Format:
+        """The checkpoint format of the file."""
+        return format_of(self.checkpoint, self.zoo)
+
+    @cached_property
+    def overrides(self) -> Overrides:
+        """The config overrides of the file."""
+        return of_file(self.checkpoint, self.layout, self.zoo)
+
 
 def convert(
     source: str | os.PathLike[str],
@@ -133,8 +144,8 @@ def convert(
     opened = open_source(source, variant, zoo, prefix)
     checkpoint = opened.checkpoint
     before = checkpoint.format or ""
-    overrides.of_file(checkpoint, zoo).check(checkpoint.source, ())
-    reading, writing = _heads(opened, format_of(checkpoint, zoo), layout, num_heads)
+    opened.overrides.check(checkpoint.source, ())
+    reading, writing = _heads(opened, opened.layout, layout, num_heads)
     skeleton = checkpoint.shapes(reading)
     some = f"{checkpoint.source} has the checkpoint format {before}, except for some tensors"
     _from_model(reading, skeleton, some)
@@ -342,7 +353,7 @@ def _check_variant(opened: Source, skeleton: Mapping[str, Tensor]) -> None:
     raise CheckpointError(
         f"{opened.checkpoint.source} is no {variant.name}: {len(wrong)} tensors differ; "
         f"{escaped(wrong[0])} is {shown[0]} in the file, {shown[1]} in the network"
-        f"{fitting(skeleton, opened.zoo)}{note_of(format_of(opened.checkpoint, opened.zoo))}"
+        f"{fitting(skeleton, opened.zoo)}{note_of(opened.layout)}"
     )
 
 
@@ -352,7 +363,7 @@ def network_of(opened: Source, skeleton: Mapping[str, Tensor]) -> Spec | None:
     spec = opened.spec or _seen(skeleton)
     if checkpoint.spec or spec is None:
         return checkpoint.spec
-    return overrides.of_file(checkpoint, opened.zoo).apply(spec, opened.zoo)
+    return opened.overrides.apply(spec, opened.zoo)
 
 
 def _seen(skeleton: Mapping[str, Tensor]) -> Spec | None:
@@ -453,7 +464,7 @@ def _notes(
     (before, reading), (to, writing) = one, other
     checkpoint = opened.checkpoint
     own = _flat({"block": network.block.to_data()}) if network and opened.spec else {}
-    found = overrides.of_file(checkpoint, opened.zoo)
+    found = opened.overrides
     source = own | _flat(found.default) | _flat(found.stated)
     target = own | _flat(writing.overrides({}, written))
     notes = [f"prefix = {checkpoint.prefix}"] if checkpoint.prefix else []

@@ -13,7 +13,6 @@ from vitzoo.apps.convert.conversion import Source, convert, network_of, open_sou
 from vitzoo.apps.publish.checks import LINK_FILES
 from vitzoo.apps.publish.libraries import LIBRARIES, LibraryFolder, Network, target_of
 from vitzoo.checkpoint.checkpoint import Checkpoint
-from vitzoo.checkpoint.detect import format_of
 from vitzoo.errors import HashMismatch, InvalidOption, StoreError, UnknownName, short_repr
 from vitzoo.files.access import copy_hashed, make_folder_or_raise, writing_to
 from vitzoo.files.folder_manifest import write_manifest, writing_own
@@ -161,7 +160,7 @@ def _opened(name: str, weights: str | None, zoo: Registry) -> Source:
 def _network(opened: Source) -> Network:
     checkpoint = opened.checkpoint
     header = checkpoint.skeleton()
-    tensors = checkpoint.shapes(format_of(checkpoint, opened.zoo))
+    tensors = checkpoint.shapes(opened.layout)
     spec = network_of(opened, tensors)
     row = checkpoint.row
     if spec is None or row is None:
