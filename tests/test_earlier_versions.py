@@ -183,7 +183,7 @@ def on_intel():
     MKL takes other code for other makers, though torch states the same set of instructions.
     """
     information = Path("/proc/cpuinfo")
-    return information.exists() and "GenuineIntel" in information.read_text()
+    return information.exists() and "GenuineIntel" in information.read_text("utf-8")
 
 
 def embed(out, **options):

@@ -14,7 +14,6 @@ import safetensors.torch
 import torch
 from hypothesis import given, strategies as st
 from torch import nn
-from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.nn.utils import parametrizations, prune
 from torch.optim.swa_utils import AveragedModel
 
@@ -398,6 +397,8 @@ def compile_blocks(model):
 
 
 def checkpoint_blocks(model):
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
     for i, block in enumerate(model.blocks):
         model.blocks[i] = checkpoint_wrapper(block)
     return model

@@ -8,8 +8,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.nn.utils import parametrizations, parametrize
 
 import vitzoo
@@ -95,23 +93,35 @@ def test_gradients_reach_weight_norm_at_another_size():
 
 @pytest.fixture
 def mesh(tmp_path):
+    from torch.distributed.device_mesh import init_device_mesh
+
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/sync", rank=0, world_size=1)
     yield init_device_mesh("cpu", (1,))
     dist.destroy_process_group()
 
 
+@pytest.fixture
+def sharded(mesh):
+    """A function that shards the blocks of a model, and the model, which keeps some methods."""
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+    def shard(model, *methods):
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        for name in methods:
+            register_fsdp_forward_method(model, name)
+
+    return shard
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module .* returned a view")  # of all networks
 @pytest.mark.parametrize("positions", POSITIONS)
-def test_fsdp2_takes_any_size(mesh, positions):
+def test_fsdp2_takes_any_size(sharded, positions):
     model = made(positions)
     plain = copy.deepcopy(model)
-    for block in model.blocks:
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    methods = ("forward_features", "forward_packed", "forward_intermediates")
-    for name in methods:
-        torch.distributed.fsdp.register_fsdp_forward_method(model, name)
+    sharded(model, "forward_features", "forward_packed", "forward_intermediates")
     for images in (IMAGES, randn(2, 3, 32, 32), IMAGES):
         torch.testing.assert_close(model(images), plain(images), rtol=0, atol=1e-5)
     for name in ("forward_features", "forward_intermediates"):
@@ -139,13 +149,10 @@ def frozen(model):
 
 
 @pytest.mark.parametrize("positions", POSITIONS)
-def test_a_backbone_of_a_sharded_network_freezes_blocks(mesh, positions):
+def test_a_backbone_of_a_sharded_network_freezes_blocks(sharded, positions):
     model = made(positions)
     expected = frozen(copy.deepcopy(model))
-    for block in model.blocks:
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    torch.distributed.fsdp.register_fsdp_forward_method(model, "forward_intermediates")
+    sharded(model, "forward_intermediates")
     assert frozen(model) == expected
 
 
