@@ -1,4 +1,4 @@
-"""`create`: name -> spec -> module -> verified file -> tensors -> report."""
+"""`create`: name -> statement -> plan -> module on meta -> verified file -> tensors -> report."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from vitzoo.registry.label_sets import known_labels
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.report import LoadReport
 from vitzoo.schema.kinds import PARTS
-from vitzoo.schema.preprocessing import Stated, UnreadPreprocessing
+from vitzoo.schema.preprocessing import StatedPreprocessing, UnreadPreprocessing
 from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Variant, built_of_parts
 from vitzoo.schema.spec import Spec
@@ -309,7 +309,7 @@ def _built(
 
 def _preprocessing(
     checkpoint: Checkpoint | None, statement: Statement, spec: Spec, call: Mapping[str, Any]
-) -> tuple[Stated | None, tuple[str, ...]]:
+) -> tuple[StatedPreprocessing | None, tuple[str, ...]]:
     """Return the preprocessing of the weights, or else that of the variant, and notes on it."""
     own = checkpoint.stated.preprocessing if checkpoint else None
     found = own or statement.preprocessing_of(spec)
@@ -342,7 +342,7 @@ def _finish(
     model: nn.Module,
     spec: Spec,
     report: LoadReport,
-    preprocessing: Stated | None,
+    preprocessing: StatedPreprocessing | None,
     texts: TextHead | None,
     checkpoint: Checkpoint | None = None,
 ) -> VisionTransformer:

@@ -44,6 +44,7 @@ def known(name_or_model: object) -> Statement:
     spec, row = stated.spec, stated.row
     preprocessing, labels = stated.preprocessing_of(spec), stated.labels
     if row:
+        # A classifier that was never published is of no concern here, and no reason to warn.
         spec, preprocessing = Plan.of(stated, {}, replaced=True).trained, row.preprocessing
     elif stated.variant and not stated.place and (row := stated.variant.default_weights):
         labels = known_labels(row.label_set, row.labels)

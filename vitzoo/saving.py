@@ -26,7 +26,7 @@ from vitzoo.network.activation import stated_activation
 from vitzoo.network.wrappers import network_of
 from vitzoo.plugin.info import LOCAL
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.schema.preprocessing import Stated
+from vitzoo.schema.preprocessing import StatedPreprocessing
 from vitzoo.schema.reader import describe
 from vitzoo.schema.spec import Spec
 from vitzoo.text import fold, listed
@@ -96,7 +96,7 @@ def save_classifier(
     trunk: Trunk,
     *,
     labels: Sequence[str],
-    preprocessing: Stated | None,
+    preprocessing: StatedPreprocessing | None,
     force: bool = True,
 ) -> None:
     """Write a linear classifier, and the name and sha256 of its trunk; `create(path)` loads both.
@@ -120,7 +120,7 @@ def save_classifier(
 
 
 def _metadata(
-    spec: Spec, labels: Sequence[str], preprocessing: Stated | None, zoo: Registry
+    spec: Spec, labels: Sequence[str], preprocessing: StatedPreprocessing | None, zoo: Registry
 ) -> dict[str, Any]:
     """Return what a file states of its network."""
     infos, spec = zoo.host.infos, _shared(spec, zoo)

@@ -17,7 +17,7 @@ import pytest
 from helpers import says
 from internals import main
 from vitzoo.authoring import registry_load
-from vitzoo.authoring.registry_load import Stated
+from vitzoo.authoring.registry_load import EntryOptions
 from vitzoo.cli.environment import Stream
 from vitzoo.files.platform import processes
 
@@ -260,7 +260,7 @@ def test_a_file_without_a_name_gets_a_path(on, monkeypatch, tmp_path, system):
     fd = os.open(source, os.O_RDONLY)
     source.unlink()
     monkeypatch.setattr(registry_load, "obtain", lambda *_: (fd, ""))
-    stated = Stated("MIT", "us", sha256="0" * 64)
+    stated = EntryOptions("MIT", "us", sha256="0" * 64)
     with registry_load._downloaded("a/b:main", "https://h.example/net.safetensors", stated) as path:
         assert (path.suffix, path.read_bytes()) == (".safetensors", b"weights")
         assert path.is_symlink() == (system == "linux")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vitzoo.foreign.changes import changed
+from vitzoo.foreign.changes import overridden
 from vitzoo.formats import choice, flag, number, positive, read_with, size, whole
 from vitzoo.formats.config import written
 from vitzoo.schema.spec import Spec
@@ -45,12 +45,12 @@ KEYS = [  # with the values for the two specs
 @pytest.mark.parametrize("index", [0, 1])
 @pytest.mark.parametrize(("read", "usual", "other"), KEYS)
 def test_a_written_value_is_read_as_that_of_the_spec(read, usual, other, index):
-    spec = changed(Spec(), SPECS[("usual", "other")[index]])
+    spec = overridden(Spec(), SPECS[("usual", "other")[index]])
     value = written(read, spec)
     assert value == (usual, other)[index]
     assert type(value) is type((usual, other)[index])
     if value is not None and callable(read):
-        again = changed(spec, read(value))
+        again = overridden(spec, read(value))
         assert again.with_values(patch_embed=spec.patch_embed) == spec  # an option at its default
 
 
@@ -71,11 +71,11 @@ def test_a_written_value_is_read_as_that_of_the_spec(read, usual, other, index):
     ],
 )
 def test_a_key_without_a_value_for_a_spec_states_none(read, changes):
-    assert written(read, changed(Spec(), changes)) is None
+    assert written(read, overridden(Spec(), changes)) is None
 
 
 def test_a_name_that_a_spec_has_too_is_written_before_other_names_of_it():
-    spec = changed(Spec(), {"block": {"activation": "silu"}, "drop_path": 0.1})
+    spec = overridden(Spec(), {"block": {"activation": "silu"}, "drop_path": 0.1})
     assert written(ACTIVATIONS, spec) == "silu"
-    spec = changed(spec, {"pos_embed": {"name": "none", "prefix": False}})
+    spec = overridden(spec, {"pos_embed": {"name": "none", "prefix": False}})
     assert written(POSITIONS, spec) == "none"

@@ -9,7 +9,7 @@ from typing import Any
 
 from vitzoo.authoring.plugin_compile import section
 from vitzoo.authoring.registry_check import of_user
-from vitzoo.authoring.registry_load import MAIN, Measured, Stated, measured
+from vitzoo.authoring.registry_load import MAIN, EntryOptions, Measured, measured
 from vitzoo.authoring.registry_pin import with_ends_of
 from vitzoo.authoring.registry_target import Target
 from vitzoo.errors import CheckpointError, InvalidOption, PluginError, RegistryError, UnknownName
@@ -43,7 +43,7 @@ from vitzoo.testing.checks.weights import problems_of
 def add(
     name: str,
     source: str,
-    stated: Stated,
+    stated: EntryOptions,
     target: Target,
     *,
     force: bool = False,
@@ -175,7 +175,7 @@ def _copy(found: Measured, target: Target, *, force: bool) -> Path | None:
 def _table(
     weights: str,
     found: Measured,
-    stated: Stated,
+    stated: EntryOptions,
     target: Target,
     known: Variant | None,
     zoo: Registry,
@@ -207,7 +207,9 @@ def _table(
     return network | {"weights": {weights: entry}}, origin
 
 
-def _network(found: Measured, stated: Stated, target: Target, zoo: Registry) -> dict[str, Any]:
+def _network(
+    found: Measured, stated: EntryOptions, target: Target, zoo: Registry
+) -> dict[str, Any]:
     """Return the table of a new variant without weights."""
     model, spec, base = found.model, found.model.spec, None
     if spec.variant:
@@ -240,7 +242,9 @@ def _check_network(known: Variant, found: Measured) -> None:
         )
 
 
-def _preprocessing(found: Measured, stated: Stated, zoo: Registry) -> tuple[Preprocessing, str]:
+def _preprocessing(
+    found: Measured, stated: EntryOptions, zoo: Registry
+) -> tuple[Preprocessing, str]:
     """Return the preprocessing of the weights, and where it comes from."""
     model, name = found.model, stated.preprocessing
     if name:

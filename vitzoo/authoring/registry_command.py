@@ -203,9 +203,9 @@ def add_command(
     known = registry_files()
     target = _own_file(file, known) if plugin is None else _manifest(plugin, file)
     from vitzoo.authoring.registry_add import add
-    from vitzoo.authoring.registry_load import Stated
+    from vitzoo.authoring.registry_load import EntryOptions
 
-    stated = Stated(license=license_, source=origin, **texts)
+    stated = EntryOptions(license=license_, source=origin, **texts)
     added = add(name, source, stated, target, force=force, write=not dry_run)
     if as_json:
         print_json(added)

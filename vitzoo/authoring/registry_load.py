@@ -38,7 +38,7 @@ MOST = 16 * 2**30  # bytes of a file at an https address, and at most half of th
 
 
 @dataclass(frozen=True)
-class Stated:
+class EntryOptions:
     """What the user states about a file.
 
     Args:
@@ -78,7 +78,7 @@ class Measured:
 
 
 def measured(
-    name: str, weights: str, source: str, stated: Stated, target: Target, zoo: Registry
+    name: str, weights: str, source: str, stated: EntryOptions, target: Target, zoo: Registry
 ) -> Measured:
     """Load the weights of a source, and say where an entry finds the file.
 
@@ -127,7 +127,7 @@ def _check_one(place: str, name: str) -> None:
 
 
 @contextmanager
-def _downloaded(label: str, url: str, stated: Stated) -> Iterator[Path]:
+def _downloaded(label: str, url: str, stated: EntryOptions) -> Iterator[Path]:
     """Yield a path at which the verified file of an https address can be opened."""
     if not valid_https(url):
         raise InvalidOption(f"the address {not_https(url)}")
@@ -172,7 +172,7 @@ def _room() -> int:
 
 
 def _loaded(
-    place: str | Path, shown: str, keys: Mapping[str, Any], stated: Stated, zoo: Registry
+    place: str | Path, shown: str, keys: Mapping[str, Any], stated: EntryOptions, zoo: Registry
 ) -> Measured:
     """Load a file with `create`, which checks names, shapes, types and values."""
     checkpoint = open_unregistered(place, zoo)

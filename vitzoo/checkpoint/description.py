@@ -11,7 +11,7 @@ from vitzoo.errors import UPDATE, CheckpointError, UnknownName, short_repr
 from vitzoo.files.names import SHA256
 from vitzoo.plugin.info import install_command
 from vitzoo.registry.registry import Registry
-from vitzoo.schema.preprocessing import Stated
+from vitzoo.schema.preprocessing import StatedPreprocessing
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Variant
 from vitzoo.schema.spec import Spec
@@ -75,7 +75,7 @@ class Description:
     where: str = ""
     labels: tuple[str, ...] = ()
     output_activation: str = ""
-    preprocessing: Stated | None = None
+    preprocessing: StatedPreprocessing | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     spec: Mapping[str, Any] | None = None

@@ -14,7 +14,7 @@ from vitzoo.schema.rows import Variant
 from vitzoo.schema.spec import PartSpec, Spec
 
 
-def changed(
+def overridden(
     spec: Spec,
     changes: Mapping[str, Any],
     zoo: Registry | None = None,
@@ -50,7 +50,7 @@ def timm_spec(variant: Variant) -> Spec:
     changes: dict[str, Any] = {"block": dict(variant.timm_block)} if variant.timm_block else {}
     if pool:
         changes["pool"] = pool.to_data() if isinstance(pool, PartSpec) else dict(pool)
-    return changed(variant.spec, changes)
+    return overridden(variant.spec, changes)
 
 
 def _with_options(

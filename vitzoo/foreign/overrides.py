@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from vitzoo.errors import CheckpointError, UnknownName
-from vitzoo.foreign.changes import changed, timm_spec
+from vitzoo.foreign.changes import overridden, timm_spec
 from vitzoo.foreign.stated import read_configs
 from vitzoo.formats.config import merged
 from vitzoo.plugin.guard import guarded
@@ -24,7 +24,7 @@ from vitzoo.schema.spec import PartSpec, Spec
 if TYPE_CHECKING:
     from vitzoo.checkpoint.checkpoint import Checkpoint
     from vitzoo.checkpoint.description import Description
-    from vitzoo.foreign.stated import Stated
+    from vitzoo.foreign.stated import StatedNetwork
     from vitzoo.formats import Format
     from vitzoo.registry.registry import Registry
 
@@ -44,7 +44,7 @@ class Overrides:
 
     default: Mapping[str, Any] = field(default_factory=dict)
     stated: Mapping[str, Any] = field(default_factory=dict)
-    beside: Stated | None = None
+    beside: StatedNetwork | None = None
     layout: Format | None = None
 
     def check(self, source: str, block: Collection[str]) -> None:
@@ -68,7 +68,7 @@ class Overrides:
         """
         own = fixed(variant)
         default = {key: value for key, value in self.default.items() if key not in own}
-        return changed(changed(spec, default, zoo), self.stated)
+        return overridden(overridden(spec, default, zoo), self.stated)
 
     def assumed(self, spec: Spec, changes: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the settings that neither file, registry entry nor user (`changes`) states."""
@@ -130,7 +130,9 @@ def of_file(
     return Overrides(default, merged(stated.settings(), seen, shown), stated, layout)
 
 
-def stated_by(about: Description, zoo: Registry, layout: Format | None = None) -> Stated | None:
+def stated_by(
+    about: Description, zoo: Registry, layout: Format | None = None
+) -> StatedNetwork | None:
     """Return what the configs of a file state, None if they state nothing about a network.
 
     Args:
@@ -155,7 +157,7 @@ def _asked(layout: Format, method: str, zoo: Registry, *arguments: Any) -> dict[
         return found
     target, owner = whose
     try:
-        spec = changed(Spec(), found)
+        spec = overridden(Spec(), found)
         for name in found.keys() & KIND_OF_FIELD.keys():
             zoo.contribution(KIND_OF_FIELD[name], getattr(spec, name).name)
     except (CheckpointError, UnknownName) as error:

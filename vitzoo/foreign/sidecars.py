@@ -17,7 +17,7 @@ from vitzoo.errors import InvalidOption, StoreError, printable
 from vitzoo.files.access import read_regular
 from vitzoo.files.shard_index import MAX_INDEX
 from vitzoo.files.strict_json import strict_json
-from vitzoo.schema.preprocessing import Preprocessing, Stated, UnreadPreprocessing
+from vitzoo.schema.preprocessing import Preprocessing, StatedPreprocessing, UnreadPreprocessing
 from vitzoo.schema.reader import describe
 
 CONFIG = "config.json"
@@ -73,7 +73,7 @@ def read_sidecars(read: Callable[[str], bytes | None], repo: str = "") -> Descri
 
 def _preprocessing(
     tables: Mapping[str, Mapping[str, Any]], unread: Mapping[str, UnreadPreprocessing]
-) -> tuple[Stated | None, tuple[str, ...]]:
+) -> tuple[StatedPreprocessing | None, tuple[str, ...]]:
     """Return the preprocessing that the first of the files states, and notes on it.
 
     A file that cannot be read states one if it is that of a processor. The order is that of

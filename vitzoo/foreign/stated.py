@@ -14,7 +14,7 @@ from vitzoo.checkpoint.others import encoder_in
 from vitzoo.checkpoint.tower import readers, tower_of
 from vitzoo.errors import CheckpointError, printable, short_repr
 from vitzoo.foreign import timm_config
-from vitzoo.foreign.changes import changed, timm_spec
+from vitzoo.foreign.changes import overridden, timm_spec
 from vitzoo.formats import Format
 from vitzoo.formats.config import Config, check_config, merged
 from vitzoo.formats.transformers import WITH_BIAS
@@ -48,7 +48,7 @@ class OtherSizes(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Stated:
+class StatedNetwork:
     """What configs state about a network.
 
     Args:
@@ -80,11 +80,14 @@ class Stated:
         if self.variant:
             own = built_of_parts(self.variant)
             spec = timm_spec(self.variant) if own else self.variant.spec
-            return changed(spec, self.changes, where=WHERE)
-        return changed(Spec(), self.whole() if self.whole else self.changes, where=WHERE)
+            return overridden(spec, self.changes, where=WHERE)
+        return overridden(Spec(), self.whole() if self.whole else self.changes, where=WHERE)
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings that no tensor shows, as changes of a spec."""
+        """Return the settings that no tensor shows, as changes of a spec.
+
+        A variant states the whole block, for timm's own values differ from a format's defaults.
+        """
         found = {key: self.changes[key] for key in SETTINGS if key in self.changes}
         if self.variant is None or not built_of_parts(self.variant):
             return found
@@ -109,7 +112,7 @@ class Stated:
         Raises:
             CheckpointError: the configs describe another network.
         """
-        spec = self.spec if self.variant else changed(base, self.changes, where=WHERE)
+        spec = self.spec if self.variant else overridden(base, self.changes, where=WHERE)
         if self.variant and not built_of_parts(self.variant):
             return base
         if self.unread and not base.embed_dim:  # the builder of a plugin states no sizes
@@ -160,7 +163,7 @@ def _other(
     return {n: pair for n, pair in pairs.items() if pair[0] != pair[1] and n not in changes}
 
 
-def read_configs(about: Description, zoo: Registry, layout: Format | None) -> Stated | None:
+def read_configs(about: Description, zoo: Registry, layout: Format | None) -> StatedNetwork | None:
     """Return what the configs of a file state, see `stated_by`; each reader reads them once."""
     inside = tower_of(about, zoo)
     config = inside.config if inside else about.config
@@ -181,15 +184,17 @@ def read_configs(about: Description, zoo: Registry, layout: Format | None) -> St
     return _once(about, reader.name, lambda: _of_format(config, found, tower=inside is not None))
 
 
-def _once(about: Description, reader: str, read: Callable[[], Stated | None]) -> Stated | None:
+def _once(
+    about: Description, reader: str, read: Callable[[], StatedNetwork | None]
+) -> StatedNetwork | None:
     key = f"network by {reader}"
     if key not in about.read:
         about.read[key] = read()
-    found: Stated | None = about.read[key]
+    found: StatedNetwork | None = about.read[key]
     return found
 
 
-def _of_format(config: Config, reader: Format, *, tower: bool) -> Stated:
+def _of_format(config: Config, reader: Format, *, tower: bool) -> StatedNetwork:
     """Return what a checkpoint format reads in the configs of its library."""
     table = reader.config_table(config)
     left = table.unknown(reader.own_config(config)) if table else []
@@ -198,10 +203,10 @@ def _of_format(config: Config, reader: Format, *, tower: bool) -> Stated:
     def whole() -> Mapping[str, Any]:
         return merged(reader.spec_in(config), headless)
 
-    return Stated(reader.stated(config), whole, notes=_unknown(left))
+    return StatedNetwork(reader.stated(config), whole, notes=_unknown(left))
 
 
-def _of_unknown(config: Config, kind: str | None, zoo: Registry) -> Stated | None:
+def _of_unknown(config: Config, kind: str | None, zoo: Registry) -> StatedNetwork | None:
     """Return the sizes that a config of an unknown kind states, and all keys as `unread`."""
     own = config.get("vision_config")
     own = own if isinstance(own, Mapping) else config
@@ -219,7 +224,7 @@ def _of_unknown(config: Config, kind: str | None, zoo: Registry) -> Stated | Non
         unknown = f"model_type {escaped(kind)} is not known{of_tower}"
         why = "; ".join((encoder_in(config, zoo) or unknown, *ways[:1]))
     notes = (f"config.json is not used: {why}",)
-    return Stated(merged(*sizes), notes=notes, unread=unread, others=WITH_BIAS.unknown(own))
+    return StatedNetwork(merged(*sizes), notes=notes, unread=unread, others=WITH_BIAS.unknown(own))
 
 
 def _common(key: str, value: Any) -> Mapping[str, Any]:
@@ -231,7 +236,7 @@ def _common(key: str, value: Any) -> Mapping[str, Any]:
     return found.get("block", found)
 
 
-def _of_timm(config: Config, zoo: Registry) -> Stated:
+def _of_timm(config: Config, zoo: Registry) -> StatedNetwork:
     name, tag = timm_config.architecture_of(config)
     notes = (*_unknown(timm_config.unknown_keys(config)), *timm_config.notes_on(config))
     quick = _quick(config)
@@ -244,14 +249,14 @@ def _of_timm(config: Config, zoo: Registry) -> Stated:
         shown = escaped(config["architecture"])[:100]
         changes = merged(quick, timm_config.changes_of(config, Spec()))
         note = f"architecture {shown} of config.json is not known; the settings are the model's"
-        return Stated(changes, notes=(note, *notes))
+        return StatedNetwork(changes, notes=(note, *notes))
     base, own = timm_spec(found), built_of_parts(found)
     changes = merged(quick, timm_config.changes_of(config, base))
     called = f"that of timm's {name}, which {found.name} wraps (here it is called"
     expected = f"{called} {base.pool.name!r})"
     check_config(own or "pool" not in changes, "global_pool", expected, config.get("global_pool"))
     beyond = partial(timm_config.shown, config) if own else None
-    return Stated(changes, None, found, notes, shown=beyond)
+    return StatedNetwork(changes, None, found, notes, shown=beyond)
 
 
 def _quick(config: Config) -> dict[str, Any]:

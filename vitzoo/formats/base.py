@@ -56,7 +56,7 @@ class Format:
         beside: beginnings of ignored keys of other parts of a larger model, such as a text tower;
             their tensors are not read into memory.
         configs: the configs that this format reads, by their `model_type`.
-        defaults: config overrides of a file without `config.json`.
+        defaults: config overrides of a file; its configs or its entry replace them.
         defaults_with: further overrides of such a file, by a key that it must have.
         network: table of the values that the library's network computes, see
             `vitzoo.formats.unsupported`; None if it computes every spec.

@@ -21,7 +21,7 @@ from vitzoo.images.native import check_max_patches, native_size
 from vitzoo.log import log
 from vitzoo.schema.preprocessing import (
     Preprocessing,
-    Stated,
+    StatedPreprocessing,
     UnreadPreprocessing,
     read_preprocessing,
 )
@@ -231,9 +231,9 @@ def warn_of_default(spec: Spec) -> None:
     )
 
 
-def check_preprocessing(preprocessing: object) -> Stated | None:
+def check_preprocessing(preprocessing: object) -> StatedPreprocessing | None:
     """Return `preprocessing`; raise InvalidOption if it has another type."""
-    if isinstance(preprocessing, Stated | None):
+    if isinstance(preprocessing, StatedPreprocessing | None):
         return preprocessing
     raise InvalidOption(
         "model.preprocessing must be a vitzoo.Preprocessing or None, got "
@@ -242,7 +242,11 @@ def check_preprocessing(preprocessing: object) -> Stated | None:
 
 
 def make_transform(
-    spec: Spec, stated: Stated | None, changes: Mapping[str, Any], *, dynamic: bool = False
+    spec: Spec,
+    stated: StatedPreprocessing | None,
+    changes: Mapping[str, Any],
+    *,
+    dynamic: bool = False,
 ) -> Transform:
     """Return the transform of a model with changes of its preprocessing or image size.
 

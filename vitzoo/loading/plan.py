@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from vitzoo.checkpoint.others import check_vit
 from vitzoo.errors import CheckpointError, UnknownName
-from vitzoo.foreign.changes import changed as overridden
+from vitzoo.foreign.changes import overridden
 from vitzoo.foreign.overrides import fixed, stated_by
 from vitzoo.formats import Format
 from vitzoo.formats.timm import HEADS

@@ -21,7 +21,7 @@ from vitzoo.foreign.opened import at_hub, open_described
 from vitzoo.foreign.overrides import Overrides, of_entry, of_file, stated_by
 from vitzoo.loading.differences import OVERRIDDEN, differences
 from vitzoo.registry.label_sets import known_labels
-from vitzoo.schema.preprocessing import Stated
+from vitzoo.schema.preprocessing import StatedPreprocessing
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.spec import Spec
@@ -111,7 +111,7 @@ class Statement:
             return of_entry(self.row, self.zoo)
         return of_file(self.checkpoint, self.layout, self.zoo, self.variant)
 
-    def preprocessing_of(self, spec: Spec) -> Stated | None:
+    def preprocessing_of(self, spec: Spec) -> StatedPreprocessing | None:
         """Return the preprocessing of the weights, or else of the variant's if it fits a spec."""
         if self.about.preprocessing is not None:
             return self.about.preprocessing

@@ -72,8 +72,8 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None, *, part: Lookup) -
             f"unknown option {name!r}; only variants with their own builder have options"
         )
     # A part that is a ready object is used as it is; the others are made by their names.
-    ready, part = ready or {}, partial(_found, spec, part)
-    make = partial(_made, spec, ready, part)
+    ready, named = ready or {}, partial(_found, spec, part)
+    make = partial(_made, spec, ready, named)
     prefix = int(spec.class_token) + spec.num_registers
     # The patch embedder comes first: its grid has the size of the position embedding.
     patch_embed = make(
@@ -92,7 +92,7 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None, *, part: Lookup) -
         windows=windows,
     )
     # The pool comes before the head: its neck decides the width of the head's input.
-    drop_paths = _drop_paths(spec, ready, part)
+    drop_paths = _drop_paths(spec, ready, named)
     pool = make(
         "pool",
         usual={

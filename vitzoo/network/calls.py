@@ -26,7 +26,7 @@ from vitzoo.schema.spec import PartSpec
 if TYPE_CHECKING:
     from vitzoo.parts.attention import Bias, Rotate
     from vitzoo.parts.protocols import Expected, PatchEmbedder, Pool, PositionEmbedding
-    from vitzoo.schema.preprocessing import Stated
+    from vitzoo.schema.preprocessing import StatedPreprocessing
     from vitzoo.schema.spec import Spec
 
 Size = tuple[int, int]
@@ -72,7 +72,7 @@ class Network(nn.Module):
     spec: Spec | None
     labels: tuple[str, ...]
     _output_activation: str | None
-    preprocessing: Stated | None
+    preprocessing: StatedPreprocessing | None
     checked_parts: dict[str, str]
     dynamic: bool
     loaded_positions: tuple[Tensor, Size] | None

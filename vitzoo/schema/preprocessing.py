@@ -180,7 +180,7 @@ class UnreadPreprocessing(Record):
                            "reason": self.reason, **known}}  # fmt: skip
 
 
-Stated = Preprocessing | UnreadPreprocessing
+StatedPreprocessing = Preprocessing | UnreadPreprocessing
 
 
 def read_preprocessing(reader: Reader) -> Preprocessing:
@@ -188,7 +188,7 @@ def read_preprocessing(reader: Reader) -> Preprocessing:
     return USUAL.with_values(**preprocessing_values(reader))
 
 
-def read_stated(reader: Reader) -> Stated:
+def read_stated(reader: Reader) -> StatedPreprocessing:
     """Read what `to_data` of a `Preprocessing` or an `UnreadPreprocessing` returned."""
     if (unread := reader.sub("unread")) is None:
         return read_preprocessing(reader)
@@ -197,7 +197,7 @@ def read_stated(reader: Reader) -> Stated:
     return UnreadPreprocessing(**texts, known=read_preprocessing(known) if known else None)
 
 
-def usable(stated: Stated | None) -> Preprocessing | None:
+def usable(stated: StatedPreprocessing | None) -> Preprocessing | None:
     """Return a preprocessing; raise InvalidOption for a statement that cannot be followed."""
     if isinstance(stated, UnreadPreprocessing):
         raise InvalidOption(stated.message)

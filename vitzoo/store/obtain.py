@@ -94,6 +94,7 @@ def _pinned(file: HubFile) -> HubFile:
 
 
 def _there(file: HubFile, note: Note | None) -> int:
+    """Return a descriptor of a verified file; download it if it is not stored."""
     fd = _stored(file)
     return _bring(file, note) if fd is None else fd
 

@@ -16,7 +16,7 @@ from typing import Any
 from vitzoo.checkpoint.description import Description
 from vitzoo.errors import CheckpointError, VitzooError
 from vitzoo.foreign import timm_config
-from vitzoo.foreign.changes import changed, timm_spec
+from vitzoo.foreign.changes import overridden, timm_spec
 from vitzoo.foreign.overrides import stated_by
 from vitzoo.foreign.preprocessing import of_open_clip
 from vitzoo.foreign.processors import FACTOR, RESAMPLE, Unread, read_processor
@@ -142,7 +142,7 @@ def transformers_of(
             for values in product(*free.values()):
                 attempt = config | dict(zip(free, values, strict=True))
                 try:
-                    found = changed(Spec(), layout.spec_in(attempt))
+                    found = overridden(Spec(), layout.spec_in(attempt))
                 except VitzooError:
                     continue
                 lack = differing(spec, found, zoo)
@@ -198,7 +198,7 @@ def open_clip_of(
     model = {"embed_dim": spec.num_classes, "vision_cfg": tower, "text_cfg": text, **quick}
     config: dict[str, Any] = {"model_cfg": model}
     try:
-        found = changed(Spec(), layout.spec_in(config))
+        found = overridden(Spec(), layout.spec_in(config))
     except VitzooError as error:
         raise CheckpointError(str(error)) from error
     if lack := differing(spec, found, zoo):
@@ -310,8 +310,8 @@ def _values(table: ConfigTable, spec: Spec, base: Spec | None, zoo: Registry) ->
         value = written(read, shown)
         with suppress(VitzooError):
             changes = {} if value is None else table.read({key: value})
-            same = changes and comparable(changed(spec, changes), zoo) == wanted
-            if same and (base is None or comparable(changed(base, changes), zoo) != usual):
+            same = changes and comparable(overridden(spec, changes), zoo) == wanted
+            if same and (base is None or comparable(overridden(base, changes), zoo) != usual):
                 found[key] = value
     return found
 
@@ -320,7 +320,7 @@ def _shown(spec: Spec) -> Spec:
     """Return a spec with what configs state for values that do not change a trained network."""
     scale = spec.block.layer_scale and spec.block.norm_eps
     prefix = {} if spec.class_token or spec.num_registers else {"prefix": not spec.block.qkv_bias}
-    return changed(spec, {"block": {"layer_scale": scale} if scale else {}, "pos_embed": prefix})
+    return overridden(spec, {"block": {"layer_scale": scale} if scale else {}, "pos_embed": prefix})
 
 
 def _free(default: Any, spec: Spec) -> tuple[Any, ...]:

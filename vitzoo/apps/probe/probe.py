@@ -41,7 +41,7 @@ from vitzoo.opening import is_model, stated
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.registry.registry import registry
 from vitzoo.saving import save_classifier
-from vitzoo.schema.preprocessing import Stated
+from vitzoo.schema.preprocessing import StatedPreprocessing
 from vitzoo.schema.reader import describe
 from vitzoo.schema.spec import Spec
 
@@ -61,7 +61,7 @@ class ToSave:
 
     spec: Spec
     trunk: Trunk
-    preprocessing: Stated | None
+    preprocessing: StatedPreprocessing | None
 
 
 @dataclass(frozen=True, eq=False, repr=False)

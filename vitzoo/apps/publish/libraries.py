@@ -19,7 +19,7 @@ from vitzoo.foreign.sidecars import CONFIG, OPEN_CLIP, PROCESSOR
 from vitzoo.formats import Format
 from vitzoo.log import log
 from vitzoo.registry.registry import Registry
-from vitzoo.schema.preprocessing import Preprocessing, Stated
+from vitzoo.schema.preprocessing import Preprocessing, StatedPreprocessing
 from vitzoo.schema.spec import PartSpec, Spec
 
 LIBRARIES = ("timm", "transformers", "open_clip", "torchvision")
@@ -48,7 +48,7 @@ class Network:
     format: str = ""
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     labels: Sequence[str] = ()
-    preprocessing: Stated | None = None
+    preprocessing: StatedPreprocessing | None = None
     output_activation: str = ""
 
     @property

@@ -10,7 +10,7 @@ from typing import Any
 from vitzoo import __version__
 from vitzoo.errors import printable
 from vitzoo.network.activation import MEANING, activation_of
-from vitzoo.schema.preprocessing import OF_TIMM, Stated, UnreadPreprocessing
+from vitzoo.schema.preprocessing import OF_TIMM, StatedPreprocessing, UnreadPreprocessing
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.terms import SOFTMAX
 
@@ -125,7 +125,7 @@ def _facts(card: Card) -> Mapping[str, object]:
     return found
 
 
-def _images(images: Stated) -> str:
+def _images(images: StatedPreprocessing) -> str:
     """Return how images are prepared, or why that is not known."""
     if isinstance(images, UnreadPreprocessing):
         return _markdown(f"not known: {images.file} states what vitzoo cannot do: {images.what}")
