@@ -473,6 +473,16 @@ def test_a_pinned_file_of_any_snapshot_is_used(net, monkeypatch, size, layout):
 
 
 @pytest.mark.usefixtures("_sealed")
+def test_snapshots_without_a_ref_of_which_none_has_the_registered_bytes(net):
+    net.register(pin="reported", revision=None)
+    cached = Cache(net.hub_cache, "no links")
+    for commit in (FIRST, SECOND):
+        cached.add("model.safetensors", DAMAGE["flip"](net.data), commit, ref=None)
+    with refuses(WeightsUnavailable, "no snapshot in", cached.folder(), sha256_of(net.data)):
+        vitzoo.fetch("faulty/net", from_hub_cache=True)
+
+
+@pytest.mark.usefixtures("_sealed")
 def test_a_snapshot_is_read_once_and_only_if_it_may_be_the_file(net, monkeypatch, caplog):
     cached = Cache(net.hub_cache, "no links")
     wrong = cached.add("model.safetensors", DAMAGE["flip"](net.data), "d" * 40)

@@ -295,6 +295,42 @@ def test_a_refusal_is_replaced(folder, case):
     assert vitzoo.Predictor(model)([IMAGES[0]])[0].error == ""
 
 
+def of_class(name, **table):
+    return read_processor({"image_processor_type": f"{name}ImageProcessor", **table})
+
+
+SQUARE = {"height": 48, "width": 48}
+
+
+@cases(
+    ("name", "table", "expected"),
+    [
+        ("ViT", {"size": {"height": 32}}, ["size", "shortest_edge, in px"]),
+        ("ConvNext", {"size": SQUARE}, ["size", "expected shortest_edge in px"]),
+        ("ConvNext", EDGE | {"crop_pct": 0}, ["crop_pct", "is 0", "0.875"]),
+        ("ConvNext", EDGE | {"crop_pct": 1e-4}, ["crop_pct", "px then"]),
+        ("DPT", {"size": {"shortest_edge": 32}}, ["size", "height and width"]),
+        ("DPT", {"ensure_multiple_of": 0}, ["ensure_multiple_of", "is 0", "a number of px"]),
+        ("DPT", {"size": SQUARE, "ensure_multiple_of": 32}, ["is 32", "half a step"]),
+        ("DPT", {"size": SQUARE, "ensure_multiple_of": 100}, ["is 100", "0 px then"]),
+        ("DPT", {"do_pad": True, "size_divisor": 32}, ["do_pad", "a step that vitzoo lacks"]),
+        ("MobileViT", {"do_flip_channel_order": 2}, ["do_flip_channel_order", "true or false"]),
+    ],
+)
+def test_a_value_that_cannot_be_followed_is_named(name, table, expected):
+    with pytest.raises(Unread) as caught:
+        of_class(name, **table)
+    says(str(caught.value), *expected)
+
+
+def test_keys_of_early_versions_and_a_type_in_the_other_config():
+    square = of_class("CLIP", size=224, crop_size=SQUARE, default_to_square=True)
+    assert of_class("CLIP", size=SQUARE, crop_size=SQUARE, use_square_size=True) == square
+    unscaled = of_class("OwlViT", do_rescale=False)
+    assert of_class("OwlViT", rescale=False) == unscaled != of_class("OwlViT")
+    assert read_processor({}, {"image_processor_type": "ViTImageProcessor"}) == of_class("ViT")
+
+
 def test_the_rest_of_a_refused_processor_counts(folder):
     write(folder, EDGE)
     prepare = vitzoo.transform(folder, native_size=True)

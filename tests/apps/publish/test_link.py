@@ -95,6 +95,17 @@ def test_a_flipped_byte_is_an_integrity_error(
     assert left == {"home", "own.toml", "weights.safetensors"}
 
 
+def test_bytes_that_change_while_they_are_copied_are_an_integrity_error(
+    zoo, small, tmp_path, monkeypatch
+):
+    zoo.put(fill(vitzoo.create(small)))
+    copied = "vitzoo.apps.publish.link.copy_hashed"
+    monkeypatch.setattr(copied, lambda *_: "0" * 64)
+    with refuses(HashMismatch, "0" * 64, zoo.entry["sha256"], "try again"):
+        vitzoo.link(zoo.name, tmp_path / "out", "timm")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("stamped", [False, True])
 def test_a_flipped_byte_stops_timm_overlay(zoo, small, stamped):
     zoo.put(fill(vitzoo.create(small, num_classes=1000)))

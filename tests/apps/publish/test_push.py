@@ -187,6 +187,13 @@ def test_a_card_that_was_edited_is_kept(hub, model, tmp_path, run):
 
 
 @pytest.mark.workflows
+def test_a_temporary_folder_that_cannot_be_written_is_named(hub, model, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    with refuses(errors.StoreError, "temporary folder", "No such file", "--folder DIR (folder=)"):
+        vitzoo.push(model, REPO, license="mit")
+    assert hub.repos == {}
+
+
 def test_a_repository_that_exists_needs_force(hub, model):
     vitzoo.push(model, REPO, license="mit")
     before = dict(hub.repos[REPO])
