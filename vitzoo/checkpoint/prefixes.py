@@ -185,11 +185,16 @@ def placed(
         for key in keys
         if key.startswith(prefix) and not (inside and key.startswith(inside))
     }
-    own = {n: k for n, k in own.items() if layout.targets(n) or not OUTSIDE.fullmatch(n)}
-    notes: tuple[str, ...] = ()
+    own = {n: k for n, k in own.items() if not OUTSIDE.fullmatch(n) or layout.targets(n)}
+    notes, unread = tuple[str, ...](), list[str]()
     if alone:
-        own, notes = _with_classifier(prefix, layout, own, keys, others)
-    unread = _unread(prefix, layout, own, keys, others) if alone else []
+        read = {name for name in own if layout.reads_classifier(name)}
+        instead, notes = _classifier_beside(prefix, layout, own, read, keys, others)
+        if instead:
+            named = {*instead.values()}
+            own = {n: k for n, k in own.items() if n not in read and k not in named} | instead
+            read = {*instead}
+        unread = _unread(prefix, layout, own, read, keys, others)
     own = {name: key for name, key in own.items() if key not in unread}
     taken = {*own.values()}
     left = _by_reason(_ancestors(prefix), [key for key in keys if key not in taken])
@@ -200,39 +205,38 @@ def placed(
     return Place(prefix, name, place, (*notes, *rows), tuple(keys[key] for key in unread))
 
 
-def _with_classifier(
+def _classifier_beside(
     prefix: str,
     layout: Format,
-    own: dict[str, str],
+    own: Mapping[str, str],
+    read: Collection[str],
     keys: Collection[str],
     others: Collection[str],
 ) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the names of a network with those of a classifier under another name, and a note.
+    """Return the names and keys of a classifier under another name, if there is one, and a note.
 
-    A classifier beside the network comes before one in it, whose outputs it replaced.
+    A classifier beside the network comes before one in it (`read`), whose outputs it replaced.
     """
     for level in _levels(prefix, others):
         if level == prefix:
-            left = [name for name in own if not layout.targets(name)]
-            found = {} if any(map(layout.reads_classifier, own)) else linear_layers(left)
+            left = [] if read else [name for name in own if not layout.targets(name)]
+            found = linear_layers(left)
         else:
             beside = [k for k in keys if k.startswith(level) and not k.startswith(prefix)]
             found = linear_layers(key.removeprefix(level) for key in beside)
         if len(found) == 1:
             ((module, tensors),) = found.items()
             used = {layout.linear_head + kind: level + key for kind, key in tensors.items()}
-            former = {name for name in own if layout.reads_classifier(name)}
-            named = {*used.values()}
-            kept = {n: k for n, k in own.items() if n not in former and k not in named}
-            instead = f", not {prefix}{listed(sorted(former), 1)}" if former else ""
-            return kept | used, (f"classifier = {level}{module}{instead}",)
-    return own, ()
+            instead = f", not {prefix}{listed(sorted(read), 1)}" if read else ""
+            return used, (f"classifier = {level}{module}{instead}",)
+    return {}, ()
 
 
 def _unread(
     prefix: str,
     layout: Format,
     own: Mapping[str, str],
+    names_read: Collection[str],
     keys: Collection[str],
     others: Collection[str],
 ) -> list[str]:
@@ -240,7 +244,7 @@ def _unread(
 
     A key in a network whose classifier is read is another layer of it, and stays unexpected.
     """
-    read = {key for name, key in own.items() if layout.reads_classifier(name)}
+    read = {own[name] for name in names_read}
     taken, found = {*own.values()}, []
     for level in _levels(prefix, others):
         inside = level == prefix

@@ -16,6 +16,8 @@ around_plugins: Callable[[], AbstractContextManager[object]] = nullcontext
 
 def import_module(name: str) -> ModuleType:
     """Import a module of a plugin: on the CPU, also while a network is built on `meta`."""
+    if name in sys.modules:  # for `torch` takes time to state its device
+        return importlib.import_module(name)
     torch: Any = sys.modules.get("torch")
     device = getattr(torch, "get_default_device", lambda: None)()
     on_meta = getattr(device, "type", "") == "meta"
