@@ -15,6 +15,7 @@ import tomllib
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
 NOT_OF_USERS = ("dev", "docs", "plugins", "test")
@@ -26,13 +27,14 @@ BESIDE = ["pandas==2.3.3", "pytz==2025.2"]
 def lowest() -> list[str]:
     """Return `name==version` of each dependency of vitzoo, its extras and its plugins, and BESIDE.
 
-    Four extras are left out: `test`, `dev` and `docs` have what this repository needs, at the
-    versions of constraints.txt, and `plugins` has the plugins of this repository.
+    Of two bounds of one package the higher counts, as for pip. Four extras are left out: `test`,
+    `dev` and `docs` have what this repository needs, at the versions of constraints.txt, and
+    `plugins` has the plugins of this repository.
 
     Raises:
         ValueError: a dependency has no lower bound.
     """
-    found = {}
+    found: dict[str, str] = {}
     for file in [ROOT / "pyproject.toml", *sorted(ROOT.glob("plugins/*/pyproject.toml"))]:
         project = tomllib.loads(file.read_text("utf-8"))["project"]
         extras = project.get("optional-dependencies", {})
@@ -50,8 +52,9 @@ def lowest() -> list[str]:
             if requirement.name not in NOT_TESTED:
                 if len(bounds) != 1:
                     raise ValueError(f"{file}: {requirement} has no lower bound; add one (>=)")
-                found[requirement.name] = f"{requirement.name}=={bounds[0]}"
-    return sorted([*found.values(), *BESIDE])
+                known = found.get(requirement.name, bounds[0])
+                found[requirement.name] = max(known, bounds[0], key=Version)
+    return sorted([*(f"{name}=={version}" for name, version in found.items()), *BESIDE])
 
 
 if __name__ == "__main__":
