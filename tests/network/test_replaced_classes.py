@@ -102,7 +102,7 @@ def mesh(tmp_path):
 
 @pytest.fixture
 def sharded(mesh):
-    """A function that shards the blocks of a model, and the model, which keeps some methods."""
+    """A function that shards a model and its blocks, for calls of these methods, too."""
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
     def shard(model, *methods):

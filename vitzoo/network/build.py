@@ -107,7 +107,7 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None, *, part: Lookup) -
     )
     width = getattr(getattr(pool, "neck", None), "width", spec.embed_dim)
     head = make("head", in_dim=width, num_classes=spec.num_classes)
-    # What parts need of each other. Only then are the blocks made, which hold most parameters.
+    # Parts that do not fit each other are refused before the blocks are made.
     _check_tokens(spec, pool, head)
     _check_windows(spec, windows, positions)
     blocks = [_block(spec, *pair) for pair in zip(drop_paths, windows, strict=True)]

@@ -150,7 +150,7 @@ def not_from_cache(file: HubFile, error: WeightsError | None = None) -> WeightsE
             f"{file.label}: no snapshot in {folder_of(file)} has the sha256 {file.pin.sha256}; "
             "fetch it with a network, or set HF_HUB_CACHE to the folder that has it"
         )
-    # No file, another file than its own snapshot states, another file than the pin, in this order.
+    # First a missing file is named, then one that its snapshot states otherwise, then a wrong pin.
     if file.pin.sha256 and not os.path.lexists(_snapshot(file, commit)):
         commit = commit_of(replace(file, pin=UNPINNED))  # what the cache has in its place
     path = _snapshot(file, commit) if commit else folder_of(file)

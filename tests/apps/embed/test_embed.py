@@ -602,10 +602,12 @@ def test_the_summary_on_a_terminal_names_broken_images_with_the_whole_error(
 
 def test_an_error_of_on_progress_is_raised_as_it_is(data, predictor, tmp_path):
     def raise_one(*_):
-        raise BrokenPipeError("the terminal is closed")
+        raise BrokenPipeError("the terminal is closed") from cause
 
-    with pytest.raises(BrokenPipeError, match="the terminal is closed"):
+    cause = ValueError("its cause")
+    with pytest.raises(BrokenPipeError, match="the terminal is closed") as caught:
         embed(predictor, data / "photos", tmp_path / "out", workers=1, on_progress=raise_one)
+    assert caught.value.__cause__ is cause
 
 
 def test_few_inputs_with_an_error_are_named(data, predictor, tmp_path):

@@ -159,8 +159,8 @@ def embed(
             folder, if it has vectors.
         native_size: resize each image to its own size, as for `Predictor`: a number is the largest
             number of patches, True stands for that of the network.
-        on_progress: is called with the images done, their number, and the work so far. Its errors
-            end the run and are raised as they are; finished parts stay.
+        on_progress: is called with the images done, their number, and the work so far. An
+            error that it raises ends the run and is raised as it is; finished parts stay.
 
     Raises:
         MissingDependency: pyarrow is not installed.

@@ -58,7 +58,8 @@ def compute(job: Job, tasks: Sequence[Task], workers: int, note: Note) -> None:
         for other in wait(others, return_when=FIRST_EXCEPTION).done:
             other.result()
     except _NoteFailed as failed:
-        raise failed.__cause__ or failed from None
+        error = failed.__cause__ or failed
+        raise error from error.__cause__  # which it keeps
     finally:
         left.clear()
         for process in processes:

@@ -248,7 +248,7 @@ def probe(
     labelled = read_labelled(source, **columns)
     images, unused = _used(labelled.images)
     _parts(images, labelled.classes, source, test_share, seed)  # raises before any computation
-    # The slow step. Embeddings of an earlier run are read.
+    # This step takes longest. Embeddings of an earlier run are read instead.
     dtype = None if is_model(model) else torch.float32
     predictor = Predictor(model, weights=weights, outputs=(POOLED,), dtype=dtype, device=device)
     every = _embedded(predictor, images, embeddings, progress)
