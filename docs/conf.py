@@ -182,7 +182,8 @@ def complete(_app: Sphinx, docname: str, source: list[str]) -> None:
     if docname == root_doc:
         for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
             pages = [linked(row, folder)[0] for row in ROW.findall(section)]
-            source[0] += navigation(pages, caption=section.partition("\n")[0])
+            if pages:
+                source[0] += navigation(pages, caption=section.partition("\n")[0])
     elif docname in SECTIONS:
         source[0] += navigation(linked(text, folder))
     elif docname == "README":  # the start page links it

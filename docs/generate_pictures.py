@@ -1,7 +1,7 @@
-"""Draw the pictures in docs/pictures, which show `vit_digits`, the commands and the catalogue.
+"""Draw the pictures in docs/pictures: the registry's accuracies, `vit_digits`, the catalogue.
 
     python docs/generate_pictures.py                  # all but the catalogue
-    python docs/generate_pictures.py overview.svg     # one
+    python docs/generate_pictures.py accuracy.svg     # one
     python docs/generate_pictures.py catalogue.png    # a screenshot; needs chromium
 
 All plugins must be installed. `docs/generate_plots.py NAME` draws another network.
@@ -10,10 +10,8 @@ All plugins must be installed. `docs/generate_plots.py NAME` draws another netwo
 from __future__ import annotations
 
 import base64
-import itertools
+import math
 import os
-import runpy
-import shlex
 import shutil
 import subprocess
 import sys
@@ -33,56 +31,22 @@ from vitzoo.cli.main import main
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 DIGITS = "docs/examples/digits"
-COMMANDS = (
-    "vitzoo list 'dinov2/*' --columns name,params,license",
-    f"vitzoo predict vit_digits {DIGITS} --top 1",
-)
-COLUMNS = 66
 ATTENTION = "Scans, attention of the class token of vit_digits in its last block, predicted class"
 EMBEDDING = "Features of vit_digits for the 1,797 scans of scikit-learn, by t-SNE"
 PAPER, LINE, INK, SOFT = "#fbfbfd", "#d0d4dc", "#1f2430", "#5a6272"
-DARK, LIGHT = "#1b1f27", "#e6e9ef"
 # Ten colours that most people with colour-blindness tell apart; the labels name the digits, too.
 COLOURS = (
     "#332288", "#88ccee", "#44aa99", "#117733", "#999933",
     "#ddcc77", "#cc6677", "#882255", "#aa4499", "#777777",
 )  # fmt: skip
-ROW, CELL = 18, 7.8  # px of a character on the terminal
-
-
-def terminal(commands: tuple[str, ...]) -> tuple[str, float, float]:
-    """Return commands and their output as SVG, with its width and height in px."""
-    from rich.text import Text
-
-    on_terminal = runpy.run_path(str(ROOT / "tests" / "helpers" / "terminal.py"))["on_terminal"]
-    lines: list[str] = []
-    for command in commands:
-        lines.append(f'<tspan fill="#7fd1b9">$</tspan> {escape(command, quote=False)}')
-        printed = on_terminal(*shlex.split(command)[1:], columns=COLUMNS, VITZOO_OFFLINE="1")
-        lines += [
-            _styled(line) for line in Text.from_ansi(printed.replace("\r", "").rstrip()).split()
-        ]
-        lines.append("")
-    rows = [
-        f'<text x="16" y="{44 + ROW * i}" style="white-space:pre">{line}</text>'
-        for i, line in enumerate(lines[:-1])
-    ]
-    width, height = 32 + CELL * COLUMNS, 26 + ROW * len(lines)
-    dots = "".join(f'<circle cx="{16 + 16 * i}" cy="16" r="5" fill="#4a5160"/>' for i in range(3))
-    body = f'<rect width="{width}" height="{height}" rx="10" fill="{DARK}"/>{dots}'
-    body += f'<g font-family="monospace" font-size="13" fill="{LIGHT}">' + "".join(rows) + "</g>"
-    return body, width, height
-
-
-def _styled(line: Any) -> str:
-    """Return a line of rich's text as SVG, with its bold parts."""
-    edges = sorted({0, len(line), *(edge for s in line.spans for edge in (s.start, s.end))})
-    parts = []
-    for start, end in itertools.pairwise(edges):
-        words = escape(line.plain[start:end], quote=False)
-        bold = any(s.style.bold for s in line.spans if s.start <= start and end <= s.end)
-        parts.append(f'<tspan font-weight="bold">{words}</tspan>' if bold else words)
-    return "".join(parts)
+MEASURED = "ImageNet-1k validation"  # of all 50,000 images, by timm, for every point of the chart
+TRAINED = {  # `pretraining` of weights: its colour and name in the chart
+    "supervised": ("#88ccee", "trained on labels"),
+    "self-supervised": ("#aa4499", "on masked images, then on labels"),
+    "image-text": ("#999933", "on images and texts, then on labels"),
+}
+CHART = (820.0, 400.0)  # px of the area of the points
+MILLIONS = (5, 10, 20, 50, 100, 200, 500, 1000)
 
 
 def attention(side: float) -> tuple[str, float, float]:
@@ -180,9 +144,81 @@ def at(x: float, y: float, body: str) -> str:
     return f'<g transform="translate({x:g} {y:g})">{body}</g>\n'
 
 
-def caption(x: float, y: float, text: str) -> str:
-    """Return a line below a part of a picture."""
-    return f'<text x="{x:g}" y="{y:g}" font-size="13" fill="{SOFT}">{escape(text)}</text>\n'
+def classifiers() -> list[tuple[int, float, str, str]]:
+    """Return parameters, accuracy, name and pretraining of weights with an accuracy on ImageNet."""
+    return [
+        (variant.params, weights.top1, variant.name, weights.pretraining)
+        for variant in vitzoo.variants()
+        for weights in variant.weights
+        if weights.top1 and weights.evaluation == MEASURED
+    ]
+
+
+def best_of(points: list[tuple[int, float, str, str]]) -> list[tuple[int, float, str, str]]:
+    """Return the points that no network with as few parameters exceeds: the Pareto line."""
+    best: list[tuple[int, float, str, str]] = []
+    for point in sorted(points, key=lambda p: (p[0], -p[1])):
+        if not best or point[1] > best[-1][1]:
+            best.append(point)
+    return best
+
+
+def accuracy() -> str:
+    """Return accuracy against parameters of the registered classifiers; the best are named."""
+    points, (width, height) = classifiers(), CHART
+    best, low, high = best_of(points), math.floor(min(p[1] for p in points)), 91
+    left, right = math.log(MILLIONS[0] * 0.95e6), math.log(MILLIONS[-1] * 1.1e6)
+
+    def place(params: float, top1: float) -> tuple[float, float]:
+        x = (math.log(params) - left) / (right - left) * width
+        return round(x, 1), round((high - top1) / (high - low) * height, 1)
+
+    body = []
+    for percent in range(low - low % 5 + 5, high, 5):
+        y = place(1e7, percent)[1]
+        body += [
+            f'<path d="M0 {y:g}H{width:g}" stroke="{LINE}"/>',
+            f'<text x="-8" y="{y + 4:g}" text-anchor="end" fill="{SOFT}">{percent}</text>',
+        ]
+    for millions in MILLIONS:
+        x, text = place(millions * 1e6, low)[0], f"{millions}M" if millions < 1000 else "1B"
+        body.append(
+            f'<text x="{x:g}" y="{height + 20:g}" text-anchor="middle" fill="{SOFT}">{text}</text>'
+        )
+    for i, (colour, kind) in enumerate(TRAINED.values()):
+        y = height - 62 + 20 * i
+        body += [
+            f'<circle cx="{width - 240:g}" cy="{y - 4:g}" r="5" fill="{colour}"/>',
+            f'<text x="{width - 228:g}" y="{y:g}" fill="{INK}">{kind}</text>',
+        ]
+    for params, top1, _, kind in points:
+        x, y = place(params, top1)
+        body.append(f'<circle cx="{x:g}" cy="{y:g}" r="4.5" fill="{TRAINED[kind][0]}"/>')
+    line = "L".join("{:g} {:g}".format(*place(*point[:2])) for point in best)
+    body.append(f'<path d="M{line}" fill="none" stroke="{INK}" stroke-width="1.3"/>')
+    above = math.inf  # the lowest place that a name may have, from the top
+    for params, top1, name, kind in best:
+        x, y = place(params, top1)
+        body.append(
+            f'<circle cx="{x:g}" cy="{y:g}" r="4.5" stroke="{INK}" stroke-width="1.3" '
+            f'fill="{TRAINED[kind][0]}"/>'
+        )
+        if x < width / 6:  # no room on the left
+            body.append(f'<text x="{x + 8:g}" y="{y + 18:g}" fill="{INK}">{name}</text>')
+            continue
+        above = min(y - 4, above - 16)
+        style = f'text-anchor="end" fill="{INK}" stroke="{PAPER}" stroke-width="4"'
+        body += [
+            f'<path d="M{x:g} {y:g}L{x - 12:g} {above - 4:g}" stroke="{INK}" stroke-width=".8"/>',
+            f'<text x="{x - 14:g}" y="{above:g}" {style} paint-order="stroke">{name}</text>',
+        ]
+    said = (
+        f"ImageNet top-1 accuracy in %, against parameters: {len(points)} sets of weights of "
+        f"{len({p[2] for p in points})} networks; the best of each size are named"
+    )
+    body.append(f'<text x="-30" y="{height + 46:g}" fill="{SOFT}">{said}</text>')
+    drawn = f'<g font-size="13">{"".join(body)}</g>'
+    return sheet(said, width + 80, height + 90, at(56, 24, drawn))
 
 
 def attention_picture() -> str:
@@ -196,21 +232,10 @@ def embedding_picture() -> str:
     return sheet(EMBEDDING, 680, 440, at(20, 20, embedding(640, 400)))
 
 
-def overview() -> str:
-    """Return commands, attention and points in one wide picture."""
-    screen, wide, high = terminal(COMMANDS)
-    maps, maps_wide, maps_high = attention(50)
-    right, low = wide + 44, maps_high + 66
-    rest = high - low - 4
-    body = at(20, 20, screen) + at(right, 20, maps) + caption(right, maps_high + 40, ATTENTION)
-    body += at(right, low, embedding(maps_wide, rest)) + caption(right, high + 18, EMBEDDING)
-    return sheet("vitzoo", right + maps_wide + 20, high + 40, body)
-
-
 PICTURE = {
+    "accuracy.svg": accuracy,
     "attention.svg": attention_picture,
     "embedding.svg": embedding_picture,
-    "overview.svg": overview,
 }
 
 

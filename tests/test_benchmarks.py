@@ -118,7 +118,7 @@ def row(title, side, value, at_least=None, *, test="test_weights.py::test_create
 
 @pytest.fixture
 def data():
-    """The figures of a made-up run: those of the README, a floor and a figure without a time."""
+    """The figures of a made-up run: those at the top, a floor and a figure without a time."""
     rows = [row(*key, 40.0, 30) for key in UPDATE["FIVE"]]
     memory = {"title": "memory", "side": "timm", "value": 180.2, "unit": "x less", "at_least": 20}
     more = {
@@ -178,7 +178,7 @@ def test_a_page_shows_times_ratios_promises_and_what_missed_them(data):
     assert "vitzoo without the plugins" not in text  # nothing was compared with it
 
 
-def test_the_readme_gets_five_figures(data):
+def test_the_page_begins_with_five_figures(data):
     page = "before\n<!-- benchmarks: five -->\n| old |\n<!-- end -->\nafter\n"
     text = UPDATE["filled"](page, data)
     assert text.startswith("before\n<!-- benchmarks: five -->\nAll were measured")

@@ -28,7 +28,6 @@ from vitzoo.testing import check_checkpoint_format
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 EXECUTED = [
-    ROOT / "README.md",
     *(
         ROOT / "docs" / f"{n}.md"
         for n in (
@@ -41,10 +40,11 @@ EXECUTED = [
             "lora",
             "parts",
             "predicting",
+            "questions",
             "token-merging",
         )
     ),
-]  # the pages of families are run by test_families.py
+]  # test_families.py and test_readme.py run the other pages
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -96,31 +96,11 @@ def test_the_page_about_probing_shows_what_its_commands_print(page_folder, capsy
     }  # fmt: skip
 
 
-@pytest.mark.docs
-def test_readme_says_what_its_prediction_gives(monkeypatch):
-    monkeypatch.chdir(ROOT)
-    text = (ROOT / "README.md").read_text()
-    expression, expected = re.search(
-        r"^(vitzoo\.labels\(model\).*?) +# ('.')$", text, re.MULTILINE
-    ).groups()
-    snippet = next(b for b in blocks(ROOT / "README.md", "python") if expression in b)
-    scope = {}
-    exec(snippet.replace(expression, f"answer = {expression}"), scope)
-    assert repr(scope["answer"]) == expected
-
-
 def test_the_page_about_trust_counts_the_pins_of_the_registry():
     tool = runpy.run_path(str(ROOT / "tests" / "update_pins.py"))
     page = tool["PAGE"].read_text(encoding="utf-8")
     assert page == tool["filled"](page), tool["BY_HAND"]
     assert "| `confirmed` | 1 | 1 |" in page  # `vit_digits`, as the sentence above the table says
-
-
-def test_readme_is_short_and_counts_the_networks():
-    text, variants = (ROOT / "README.md").read_text(encoding="utf-8"), vitzoo.variants()
-    assert len(text.split()) <= 900
-    core = sum(v.namespace == "core" for v in variants)
-    says(text, f"all {len(variants)} networks", f"the {core} ViTs of the paper")
 
 
 @cases("page", PAGES, ids=names(PAGES))

@@ -127,7 +127,15 @@ def test_the_extras_of_extras_leave_nothing_out():
     stated = project(ROOT)["optional-dependencies"]
     assert stated["plugins"] == [project(folder)["name"] for folder in FOLDERS[1:]]
     (extras,) = map(Requirement, stated["extras"])
-    assert extras.extras == stated.keys() - {"plugins", "extras", "all", "test", "dev", "docs"}
+    assert extras.extras == stated.keys() - {
+        "plugins",
+        "usual",
+        "extras",
+        "all",
+        "test",
+        "dev",
+        "docs",
+    }
     assert stated["all"] == ["vitzoo[plugins,extras]"]
 
 

@@ -1,4 +1,4 @@
-"""Runs the benchmarks in full, and writes their figures into docs/benchmarks.md and README.md.
+"""Runs the benchmarks in full, and writes their figures into docs/benchmarks.md.
 
     python tests/update_benchmarks.py [--anyway | --pages] [--only FILE...]
 
@@ -31,7 +31,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "tests" / "benchmarks"
 DATA = ROOT / "tests" / "facts" / "benchmarks.json"
-PAGES = (ROOT / "docs" / "benchmarks.md", ROOT / "README.md")
+PAGES = (ROOT / "docs" / "benchmarks.md",)
 BY_HAND = "python tests/update_benchmarks.py"
 IDLE = 0.3  # the highest load average of a minute at which a run starts
 Row = dict[str, Any]
@@ -69,7 +69,7 @@ SIDES = {
     "vitzoo, no plugins": "vitzoo without the plugins",
 }
 
-# The figures in the README: title and side of a row, and what it means to a user.
+# The first figures of the page: title and side of a row, and what it means to a user.
 FIVE = {
     ("create(pretrained=True), vit_base_patch16_224", "timm"): (
         '`create("vit_b16", pretrained=True)`, file on the local disk',
@@ -194,7 +194,7 @@ def _time(seconds: float) -> str:
 
 
 def wrong(data: Data) -> Iterator[str]:
-    """Yield what a run lacks: rows of tests and promises, explained sides, figures of the README.
+    """Yield what a run lacks: rows of tests and promises, explained sides, first figures.
 
     A test that missed a promise has a row that says so; any other failed test is reported.
     """
@@ -318,7 +318,7 @@ def _rounded(value: Any) -> Any:
 
 
 def write_pages(data: Data) -> None:
-    """Write the page and the figures in the README."""
+    """Write the page."""
     if problems := list(wrong(data)):
         raise SystemExit("\n".join(["no page is written:", *problems]))
     for page in PAGES:
@@ -326,7 +326,7 @@ def write_pages(data: Data) -> None:
 
 
 def main(*arguments: str) -> int:
-    """Measure, and write data, page and README; 1 if a promise was missed."""
+    """Measure, and write data and page; 1 if a promise was missed."""
     parser = argparse.ArgumentParser(prog=BY_HAND, description=__doc__.partition("\n")[0])
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--anyway", action="store_true", help="measure on a busy machine, too")
