@@ -10,6 +10,7 @@ import runpy
 import shlex
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,31 @@ def test_the_page_about_trust_counts_the_pins_of_the_registry():
     page = tool["PAGE"].read_text(encoding="utf-8")
     assert page == tool["filled"](page), tool["BY_HAND"]
     assert "| `confirmed` | 1 | 1 |" in page  # `vit_digits`, as the sentence above the table says
+
+
+# Words that people write; the aim is 30,000 outside records. Both numbers may only fall.
+WORDS = {"outside records": 46_585, "READMEs of plugins": 2_119}
+
+
+def test_people_write_no_more_words_than_before():
+    tool = runpy.run_path(str(ROOT / "docs" / "count_words.py"))
+    found = tool["sums"]()
+    assert {name: found[name] for name in WORDS if found[name] > WORDS[name]} == {}
+    files = {page.relative_to(ROOT).as_posix() for page in PAGES}
+    assert set(tool["count"](*tool["PAGES"])) == files
+    assert all(any(fnmatch(file, pattern) for file in files) for pattern in tool["RECORDS"])
+    assert tool["is_record"]("docs/decisions/README.md")
+
+
+def test_tables_are_counted_but_not_code_and_what_scripts_write():
+    by_hand = runpy.run_path(str(ROOT / "docs" / "count_words.py"))["by_hand"]
+    table = "| a | b |\n|---|---|\n| c | d |\n"  # eleven words, as `wc -w` counts them
+    code = "```python\nimport vitzoo\n```\n\n1. one\n\n   ```sh\n   vitzoo list\n   ```\n"
+    written = f"<!-- weights: clip -->\n{table}<!-- end -->\n"
+    assert by_hand("docs/create.md", table) == 11
+    assert by_hand("docs/create.md", f"three words here\n\n{code}\n{written}\nmore\n") == 6
+    assert by_hand("docs/cli.md", "one\n\n## vitzoo list\n\ntwo\n") == 1
+    assert by_hand("docs/testing.md", "one\n\n## What is tested\n\ntwo\n\n## End\n") == 3
 
 
 @cases("page", PAGES, ids=names(PAGES))
