@@ -5,7 +5,8 @@
 The pages stay readable where only Markdown is shown: what the site adds to them (the navigation,
 the reference of the public names, links into the catalogue) is added here while Sphinx reads them.
 The first link of a row in docs/index.md is a page of the sidebar; what the row links besides is one
-level down, below that page.
+level down, below that page. Records (docs/count_words.py) are neither in the sidebar nor in the
+search.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import inspect
 import os
 import posixpath
 import re
+import runpy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin
 
@@ -46,7 +48,6 @@ default_role = "py:obj"  # a name in backticks in a docstring becomes a link if 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
-autodoc_preserve_defaults = True
 napoleon_numpy_docstring = False
 python_maximum_signature_line_length = 88
 
@@ -77,12 +78,13 @@ NETWORK = re.compile(r"^\| `([\w/]+)` \|", re.MULTILINE)
 ADDRESS = re.compile(r"`?docs/([\w/-]+)\.md(#[\w-]+)?`?")
 WITH_TITLE = re.compile(r"\[([^\]]+)\]\(([\w/-]*)(?:\.md)?(#[\w-]+)?\)")
 WEIGHTS = re.compile(r"<!-- weights: (.+?) -->")
+CLASS = re.compile(r"<class '(?:\w+\.)*(\w+)'>")  # as the default of an argument
 CONSTANTS = {
     "vitzoo": "/docs/plugins",
     "vitzoo.cli": "/docs/plugins",
     "vitzoo.formats": "/docs/hooks/checkpoint_formats",
 }
-SECTIONS = ("docs/decisions/README", "docs/api/README", "docs/maintainers")
+is_record = runpy.run_path(str(ROOT / "docs" / "count_words.py"))["is_record"]
 Pages = list[tuple[str, str]]  # titles and names of documents
 
 
@@ -184,10 +186,12 @@ def complete(_app: Sphinx, docname: str, source: list[str]) -> None:
             pages = [linked(row, folder)[0] for row in ROW.findall(section)]
             if pages:
                 source[0] += navigation(pages, caption=section.partition("\n")[0])
-    elif docname in SECTIONS:
+    elif docname == "docs/api/README":
         source[0] += navigation(linked(text, folder))
     elif docname == "README":  # the start page links it
         source[0] = f"---\norphan: true\n---\n\n{text}"
+    elif is_record(f"{docname}.md"):  # neither in the sidebar nor in the search
+        source[0] = f"---\norphan: true\nnosearch: true\n---\n\n{text}"
     elif folder == "docs/api" and (named := NAMES.search(text)):
         source[0] += reference("vitzoo", re.findall(r"`(\w+)`", named[1]))
     elif folder == "docs/api":
@@ -222,7 +226,8 @@ def signature(
     if not given:
         return None
     anything = given in ("(*args, **kwargs)", "(*args: ~typing.Any, **kwargs: ~typing.Any)")
-    return "" if anything else given.replace("<factory>", "..."), result
+    given = CLASS.sub(r"\1", given.replace("<factory>", "..."))
+    return "" if anything else given, result
 
 
 def skip(

@@ -8,13 +8,17 @@ import runpy
 import shlex
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from html.parser import HTMLParser
+from importlib import metadata
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
 from filelock import FileLock
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import vitzoo
 
@@ -23,9 +27,11 @@ pytestmark = pytest.mark.docs
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("plugins/*/README.md")]
 COMMAND = re.compile(r"`\.venv/bin/python (-m sphinx [^`]+ build/site)`")
-# Runs Sphinx in a process that may open no socket.
+# Runs Sphinx in a process that may open no socket, and has not the modules in the first argument.
 OFFLINE = """
 import sys
+
+sys.modules |= dict.fromkeys(sys.argv.pop(1).split(","))
 
 def forbid(event, args):
     if event in ("socket.connect", "socket.getaddrinfo", "socket.sendto"):
@@ -50,7 +56,8 @@ source = "made up"
 def site(shared_folder) -> Path:
     """The site, built once with the command in CONTRIBUTING.md; every warning is an error.
 
-    Networks that the user registered do not belong into it.
+    The build needs nothing but the extra `docs` and the plugins. Networks that the user registered
+    do not belong into it.
     """
     with FileLock(shared_folder / "docs_site.lock"):
         if not (shared_folder / "site").exists():
@@ -65,11 +72,41 @@ def build(folder: Path) -> None:
     assert "-W" in documented.split()
     arguments = [arg.replace("build/", f"{folder}/") for arg in shlex.split(documented)[2:]]
     done = subprocess.run(
-        [sys.executable, "-c", OFFLINE, "-q", *arguments],
+        [sys.executable, "-c", OFFLINE, ",".join(missing()), "-q", *arguments],
         cwd=ROOT, env=os.environ | {"VITZOO_REGISTRY": str(own)},
         capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def missing() -> list[str]:
+    """Return the modules here that come neither with the extra `docs` nor with the plugins."""
+    files = (ROOT / "pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml"))
+    projects = [tomllib.loads(file.read_text(encoding="utf-8"))["project"] for file in files]
+    needed = {(project["name"], ""): project["dependencies"] for project in projects}
+    asked, brought = [*needed, ("vitzoo", "docs")], set()
+    needed |= {("vitzoo", e): texts for e, texts in projects[0]["optional-dependencies"].items()}
+    while asked:
+        name, extra = asked.pop()
+        if (name, extra) not in brought:
+            brought.add((name, extra))
+            known = needed.get((name, extra))
+            for requirement in map(Requirement, installed(name) if known is None else known):
+                marker = requirement.marker
+                if marker is None or marker.evaluate({"extra": extra}):
+                    home = canonicalize_name(requirement.name)
+                    asked += [(home, part) for part in ("", *requirement.extras)]
+    names = {name for name, _ in brought}
+    homes = metadata.packages_distributions()
+    return sorted(m for m, of in homes.items() if not names & set(map(canonicalize_name, of)))
+
+
+def installed(name: str) -> list[str]:
+    """Return what an installed distribution needs; nothing if it is for other systems."""
+    try:
+        return metadata.requires(name) or []
+    except metadata.PackageNotFoundError:
+        return []
 
 
 class Page(HTMLParser):
@@ -131,6 +168,22 @@ def test_the_sidebar_is_short(site):
     assert start.count('<li class="toctree-l2"') > 40
 
 
+def test_records_are_neither_in_the_sidebar_nor_in_the_search(site):
+    is_record = runpy.run_path(str(ROOT / "docs" / "count_words.py"))["is_record"]
+    found = [page for page in PAGES if is_record(page.relative_to(ROOT).as_posix())]
+    assert len(found) > 10
+    start = site.joinpath("docs", "index.html").read_text(encoding="utf-8")
+    (sidebar,) = re.findall(r'<div class="sidebar-scroll">.*?</aside>', start, re.DOTALL)
+    index = (site / "searchindex.js").read_text(encoding="utf-8")
+    assert "A tour" in sidebar
+    assert '"Creating models"' in index
+    for page in found:
+        address = os.path.relpath(page.with_suffix(".html"), ROOT / "docs")
+        assert f'href="{address}"' not in sidebar
+        title = page.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        assert f'"{title}"' not in index
+
+
 def test_every_page_leads_to_the_catalogue_of_all_networks(site, pages):
     catalogue = site / "catalogue" / "index.html"
     outside = {catalogue, *catalogue.parent.rglob("*.html"), site / "index.html"}
@@ -189,6 +242,12 @@ def test_the_reference_has_no_texts_of_python_or_torch_and_no_marks_of_other_syn
         assert re.findall(wrong, text) == [], path.name
         for kind in re.findall(r"^Type:\n(.+)$", text, re.MULTILINE):
             assert re.search(r"\w \w", kind) is None, (path.name, kind)
+
+
+def test_the_reference_shows_the_values_of_defaults(site):
+    text = re.sub(r"<[^>]+>", "", (site / "docs" / "api" / "networks.html").read_text("utf-8"))
+    assert "pretrained: bool = False," in text
+    assert "UNTRAINED" not in text
 
 
 def test_options_keep_their_hyphens_and_cells_are_sized(site):
