@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 import vitzoo
 from vitzoo.cli.main import main
@@ -253,7 +254,16 @@ def catalogue(out: Path) -> None:
         page = f"file://{folder}/site/index.html"
         subprocess.run([*command, page], check=True)  # noqa: S603  # no text of users
         with Image.open(f"{folder}/page.png") as image:
-            image.convert("RGB").quantize(48).save(out, optimize=True)
+            shown = PngInfo()
+            shown.add_text("shown", counted())
+            image.convert("RGB").quantize(48).save(out, optimize=True, pnginfo=shown)
+
+
+def counted() -> str:
+    """Return what the catalogue says at its top, which a test compares with the registry."""
+    networks = vitzoo.variants()
+    weights = sum(len(network.weights) for network in networks)
+    return f"{len(networks)} networks and {weights} sets of weights"
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 PICTURES = sorted((ROOT / "docs" / "pictures").iterdir())
@@ -59,6 +60,14 @@ def test_the_drawings_are_those_of_today(monkeypatch):
     assert NUMBER.sub("N", kept) == NUMBER.sub("N", drawn), advice
     numbers = [[float(number) for number in NUMBER.findall(text)] for text in (kept, drawn)]
     assert numbers[0] == pytest.approx(numbers[1], abs=0.11), advice
+
+
+@pytest.mark.docs
+def test_the_screenshot_of_the_catalogue_shows_the_numbers_of_the_registry():
+    counted = runpy.run_path(str(ROOT / "docs" / "generate_pictures.py"))["counted"]
+    with Image.open(ROOT / "docs" / "pictures" / "catalogue.png") as image:
+        advice = "run python docs/generate_pictures.py catalogue.png"
+        assert image.info["shown"] == counted(), advice
 
 
 def plain(path: Path) -> str:
