@@ -10,6 +10,7 @@ import pytest
 
 import vitzoo
 from first_party import PLUGINS
+from helpers import says
 
 ROOT = Path(__file__).parents[1]
 TOOL = runpy.run_path(str(ROOT / "tests" / "update_families.py"))
@@ -106,6 +107,16 @@ def test_variants_without_weights_are_named():
     variants = TOOL["chosen"](["core", "vit_g*14", "vit_h14"])
     assert TOOL["without"](variants) == ["", "Without published weights: `vit_g14`, `vit_gg14`."]
     assert TOOL["without"](TOOL["chosen"](["core", "vit_h14"])) == []
+
+
+def test_the_sources_of_top1_are_named():
+    assert TOOL["sources"](TOOL["chosen"](["mae"])) == []
+    (empty, timm, digits) = TOOL["sources"](TOOL["chosen"](["core"]))
+    says(timm, "ImageNet-1k validation", "timm, results/results-imagenet", "aa4b5850")
+    says(digits, "scikit-learn's digits")
+    (empty, linear) = TOOL["sources"](TOOL["chosen"](["dinov2"]))
+    says(linear, "linear probe", "README")
+    assert empty == ""
 
 
 def cells(space, name, weights):

@@ -3,7 +3,8 @@
     python tests/update_families.py
 
 What stands between `<!-- weights: NAMESPACE... -->` and `<!-- end -->` becomes a table of the
-namespaces' weights, and a line of the variants that have none; `core` is the core's.
+namespaces' weights, a line of the variants that have none, and the sources of top-1; `core`
+is the core's.
 `<!-- weights: core vit_digits -->` takes the variants that match the patterns after the namespace.
 The weights of a variant are sorted: the default, then by falling top-1, then by name.
 
@@ -73,6 +74,17 @@ def without(variants: list[vitzoo.Variant]) -> list[str]:
     return ["", f"Without published weights: {', '.join(found)}."] if found else []
 
 
+def sources(variants: list[vitzoo.Variant]) -> list[str]:
+    """Return the lines under a table that say where the numbers of the column top-1 come from."""
+    measured = [w for variant in variants for w in variant.weights if w.top1 is not None]
+    found = {
+        re.sub(r" \(k-NN .*\)$", "", w.evaluation)
+        + (f": {w.evaluation_source}, at {w.evaluation_commit}" if w.evaluation_source else "")
+        for w in measured
+    }
+    return ["", *(f"- Top-1: {source}." for source in sorted(found))] if found else []
+
+
 @cache
 def files() -> Counter[str]:
     """Return how many different files of each repository are registered."""
@@ -111,7 +123,7 @@ def weights_table(words: list[str]) -> str:
     """Return the table of the weights of namespaces, or of some variants in them."""
     variants = chosen(words)
     head = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-    return "\n".join([*head, *rows(variants), *without(variants), ""])
+    return "\n".join([*head, *rows(variants), *without(variants), *sources(variants), ""])
 
 
 def contents_table(spaces: list[str]) -> str:
