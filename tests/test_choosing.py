@@ -35,7 +35,8 @@ def test_what_the_page_names_is_in_its_tables():
     last = 0
     for section in sections:
         _, output, text = section.split("```")
-        shown = [line.split()[0] for line in output.splitlines()[3:]]
+        table = output.partition("\nname ")[2]
+        shown = [line.split()[0] for line in table.splitlines()[1:]]
         named = [name for name in re.findall(r"`([\w/]+)`", text) if name in registered]
         assert set(named) <= set(shown)
         if "The last line" in text:

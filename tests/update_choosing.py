@@ -2,7 +2,8 @@
 
     python tests/update_choosing.py
 
-Each block `console` has one command, `$ vitzoo ...`, and its output on a terminal of 120 columns.
+Each block `console` has one command, `$ vitzoo ...`, which may continue on further lines after a
+backslash, and its output on a terminal of 120 columns.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).with_name("helpers")))
 from terminal import lines
 
 PAGE = Path(__file__).parents[1] / "docs" / "choosing.md"
-COMMAND = re.compile(r"(```console\n\$ vitzoo (.*)\n)(?:(?!```).*\n)*```", re.MULTILINE)
+COMMAND = re.compile(r"(```console\n\$ vitzoo ((?:.*\\\n)*.*)\n)(?:(?!```).*\n)*```", re.MULTILINE)
 BY_HAND = "python tests/update_choosing.py"
 
 
@@ -24,7 +25,8 @@ def filled(page: str) -> str:
     """Return the page with the outputs of its commands, without notes."""
 
     def block(match: re.Match[str]) -> str:
-        found = [line.rstrip() for line in lines(*shlex.split(match[2]), columns=120)]
+        arguments = shlex.split(match[2].replace("\\\n", ""))
+        found = [line.rstrip() for line in lines(*arguments, columns=120)]
         data = [line for line in found if not line.startswith("vitzoo: ")]
         return match[1] + "".join(f"{line}\n" for line in data) + "```"
 
