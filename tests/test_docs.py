@@ -163,6 +163,14 @@ def test_the_page_of_exceptions_is_made_from_their_docstrings():
     assert page == tool["page"](), "docs/errors.md is out of date: python docs/generate_errors.py"
 
 
+@pytest.mark.parametrize("name", ["parts.md", "registry.md"])
+def test_the_tables_of_keys_are_made_from_docstrings(name):
+    tool = runpy.run_path(str(ROOT / "docs" / "generate_keys.py"))
+    text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    assert tool["filled"](text) == text, "out of date: python docs/generate_keys.py"
+    assert "<!-- end -->" in text
+
+
 def exceptions():
     kinds = (kind for kind in vars(errors).values() if inspect.isclass(kind))
     return [kind for kind in kinds if kind.__module__ == errors.__name__]
@@ -450,7 +458,7 @@ def test_every_key_of_a_registry_file_is_documented(monkeypatch):
     )
     path = ROOT / "registry.toml"
     manifest.read_manifest(path, package="vitzoo")
-    page = (ROOT / "docs" / "registry.md").read_text()
+    page = "".join((ROOT / "docs" / name).read_text() for name in ("registry.md", "parts.md"))
     written = set(re.findall(r"[`.]?(\w+)(?:\.NAME)?`", page)) | set(re.findall(r"\w+", page))
     assert len(asked) > 40
     assert asked <= written, sorted(asked - written)

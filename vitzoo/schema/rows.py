@@ -184,8 +184,10 @@ class Weights(Record):
         license: SPDX identifier, or the Hub's name of the license.
         gated: whether users must accept terms on the Hub before they can download the file.
         source: who published the file, and how it was trained.
-        pretraining: objective of the pre-training, one of `OBJECTIVES`; empty if not stated.
-        pretraining_data: data set of the pre-training; empty if not stated.
+        pretraining: objective of the pre-training: `supervised`, `self-supervised` (masked image
+            modelling included) or `image-text`; empty if not stated.
+        pretraining_data: data set of the pre-training, as its authors call it: `ImageNet-21k` (also
+            for 22k), `LVD-142M`; empty if not stated.
         top1: accuracy in percent; `evaluation` names the data set.
         top5: accuracy in percent on the same data: the class is among the first five.
         imagenet_real: top-1 in percent on ImageNet-1k validation with the labels of ImageNet-ReaL.
@@ -355,7 +357,7 @@ class Variant(Record):
         gmacs: 10^9 multiply-accumulates of one image of the variant's size, in matrix products
             (attention included) and convolutions of all layers and tokens; None if not stated.
         activations: peak memory in bytes of the tensors that one image takes in fp32 inference
-            besides parameters and buffers, see `vitzoo.network.summary`; None if not stated.
+            besides parameters and buffers; None if not stated.
         throughput: images per second, one entry for each measurement.
         builder: `"package.module:function"` or a function that takes the spec and returns the
             module; vitzoo's builder by default.

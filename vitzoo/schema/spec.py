@@ -109,8 +109,8 @@ class BlockSpec(Record):
     Args:
         norm_eps: epsilon of all norms, including the final norm.
         norm: kind of all norms: `layer` or `rms` (no mean, no bias).
-        activation: of the MLP: `gelu` (exact), `gelu_tanh`, `quick_gelu` (x * sigmoid(1.702 x)),
-            or one of torch's by its name there, such as `relu`.
+        activation: of the MLP: `gelu` (exact), `gelu_tanh`, `quick_gelu` (x * sigmoid(1.702 x)), or
+            torch's `relu`, `silu`, `elu`, `selu`, `mish`, `hardswish`, `leaky_relu`, `tanh`.
         qkv_bias: whether the query, key and value projections have biases; `"qv"`: only queries
             and values have them.
         proj_bias: whether the output projection of the attention has a bias.
