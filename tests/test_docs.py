@@ -20,7 +20,7 @@ from helpers import says
 from tables import cases
 from terminal import lines
 from vitzoo import errors
-from vitzoo.formats import Format
+from vitzoo.formats import Format, KeyMap
 from vitzoo.parts import protocols
 from vitzoo.plugin import hookspecs
 from vitzoo.schema import manifest, reader
@@ -252,7 +252,6 @@ PROTOCOLS = {
     "pools": [protocols.Pool],
     "heads": [protocols.Head],
     "drop_path_policies": [protocols.DropPath],
-    "checkpoint_formats": [Format],
 }
 
 
@@ -263,6 +262,18 @@ def test_the_page_of_a_hook_has_every_member_of_its_protocol(name):
         members = {*vars(protocol), *inspect.get_annotations(protocol)}
         public = {member for member in members if member[0] != "_"}
         assert public | ({"call"} if "__call__" in members else set()) <= set(rows)
+
+
+def test_the_docstrings_of_formats_describe_every_argument_and_method():
+    """The page of the hook links to the reference that is made of them."""
+    stated = re.findall(r"^    (\w+(?:, \w+)*): ", inspect.getdoc(Format) or "", re.MULTILINE)
+    fields = {field.name for field in dataclasses.fields(Format)}
+    assert set(", ".join(stated).split(", ")) == fields
+    methods = {v.__name__: v.__doc__ for v in vars(Format).values() if inspect.isfunction(v)}
+    assert [name for name, doc in methods.items() if name[0] != "_" and not doc] == []
+    page = hook_page("vitzoo_checkpoint_formats").read_text(encoding="utf-8")
+    named = re.findall(r"`(\w+)`", page.partition("\n| purpose |")[2].partition("\n\n")[0])
+    assert {*named} - {"KeyMap", *KeyMap.__annotations__} <= fields | methods.keys()
 
 
 def documented_format():
