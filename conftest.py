@@ -32,6 +32,9 @@ pytest_plugins = ["vitzoo.testing", "systems"]
 if os.environ.get("VITZOO_BENCH") != "full":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# The tests are about the CPU, those with the marker `gpu` excepted. Child processes inherit it.
+os.environ["VITZOO_DEVICE"] = "cpu"
+
 # The same examples in every run; HYPOTHESIS_PROFILE=thorough draws ten times as many.
 hypothesis.settings.register_profile(
     "vitzoo", max_examples=20, deadline=None, derandomize=True, database=None
@@ -128,9 +131,12 @@ def transformers() -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _no_settings_of_the_user(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+def _no_settings_of_the_user(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    kept = set() if request.node.get_closest_marker("gpu") else {"VITZOO_DEVICE"}
     for name in list(os.environ):
-        if name.startswith("VITZOO_"):
+        if name.startswith("VITZOO_") and name not in kept:
             monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
 
@@ -248,6 +254,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str
 def run_command(*command: object, cwd: Path | None = None) -> str:
     """Run a command without the caller's Python settings and return what it prints."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VITZOO_", "PIP_"))}
+    env["VITZOO_DEVICE"] = "cpu"
     done = subprocess.run(
         list(map(str, command)), cwd=cwd, env=env, capture_output=True, text=True, timeout=600
     )

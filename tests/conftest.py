@@ -24,6 +24,40 @@ def own_home(monkeypatch, tmp_path):
 
 
 @pytest.fixture
+def two_gpus(monkeypatch):
+    """torch says that this machine has two GPUs; empty tensors for them are on the CPU."""
+    import torch
+
+    empty = torch.empty
+
+    def empty_there(*sizes, device=None, **options):
+        there = device is not None and str(device) in ("cuda", "cuda:0", "cuda:1")
+        return empty(*sizes, device="cpu" if there else device, **options)
+
+    monkeypatch.delenv("VITZOO_DEVICE")
+    monkeypatch.setattr(torch, "empty", empty_there)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+
+
+@pytest.fixture
+def placed_on(two_gpus, monkeypatch):  # noqa: ARG001
+    """The devices on which networks are created, as texts; they are created on the CPU."""
+    from vitzoo.apps.predict import given
+
+    create, found = given.create, []
+
+    def create_here(*args, device, **options):
+        found.append(str(device))
+        return create(*args, device="cpu", **options)
+
+    monkeypatch.setattr(given, "create", create_here)
+    return found
+
+
+@pytest.fixture
 def acme(install, tmp_path):
     """The plugin `acme` with a manifest."""
 

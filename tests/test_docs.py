@@ -37,6 +37,7 @@ EXECUTED = [
             "cli",
             "create",
             "errors",
+            "gpu",
             "images",
             "lora",
             "parts",

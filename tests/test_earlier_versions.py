@@ -264,7 +264,8 @@ def test_a_folder_that_counted_hidden_images_is_continued(tmp_path, monkeypatch,
     arguments = {"outputs": ["pooled", "labels"], "workers": 1}
     done = vitzoo.embed("vit_digits", "scans", "out", **arguments)
     assert (done.inputs, done.computed, done.missing) == (4, 0 if whole else 4, 0)
-    assert (tmp_path / "out" / "_manifest.json").read_bytes() == manifest
+    after = (tmp_path / "out" / "_manifest.json").read_bytes()
+    assert after == manifest if whole else after.replace(b'  "device": "cpu",\n', b"") == manifest
     now = pq.read_table(part)
     assert now["key"].to_pylist() == before["key"].to_pylist()
     np.testing.assert_allclose(

@@ -1,9 +1,10 @@
 """Which network a user means: what opens a network takes every form of a name.
 
 docs/create.md describes the forms. The functions that open a network in a way of their own are
-tested with each form. The others pass their arguments on to `open_network` or `Predictor`, and the
-commands to a function: a spy notes what arrives there, and opens another network, whose results
-they must return. `test_opening_whole.py` tests every function and command with every form.
+tested with each form. The others pass their arguments on to `open_network`, `opened` or
+`Predictor`, and the commands to a function: a spy notes what arrives there, and opens another
+network, whose results they must return. `test_opening_whole.py` tests every function and command
+with every form.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ WAYS = ("open_network", "create", "labels", "Predictor", "convert", "link")
 ADDRESSES = [form for form in FORMS if form.startswith("address")]
 PREDICTOR = "vitzoo.apps.predict.predictor:Predictor.__init__"
 OPENERS = {  # where a function looks up what opens its network
-    "predict": "vitzoo.apps.predict.predict:open_network",
-    "plot": "vitzoo.apps.plot.plot:open_network",
+    "predict": "vitzoo.apps.predict.predict:opened",
+    "plot": "vitzoo.apps.plot.plot:opened",
     "push": "vitzoo.apps.publish.push:open_network",
     "bench": "vitzoo.apps.bench.bench:open_network",
     "export": "vitzoo.apps.export.export:open_network",
@@ -81,8 +82,8 @@ OPTIONS = [
     ("bench", {"untrained": True}),
 ]
 CALLS = {  # where a command looks up what it calls with the name of the network
-    "predict": "vitzoo.factory:create",
-    "plot": "vitzoo.factory:create",
+    "predict": "vitzoo.apps.predict.given:opened",
+    "plot": "vitzoo.apps.predict.given:opened",
     "summary": "vitzoo.known:known",
     "embed": "vitzoo.apps.embed.embed:embed",
     "probe": "vitzoo.apps.probe.probe:probe",
@@ -93,7 +94,6 @@ CALLS = {  # where a command looks up what it calls with the name of the network
     "link": "vitzoo.apps.publish.link:link",
 }
 MODULES = {  # of the commands, unless it is `command` in the folder of what they call
-    "predict": "vitzoo.apps.predict.command",
     "plot": "vitzoo.apps.plot.command",
     "summary": "vitzoo.cli.summary",
 }
@@ -384,7 +384,7 @@ def test_a_command_prints_what_it_computes_with_its_network(name, command, monke
     of_a, of_b = (command(name, f"{one}.safetensors")[1] for one in (A, B))
     assert of_a != of_b
     assert command(name, "local/net:other")[:2] == (0, of_b)
-    spied(monkeypatch, CALLS[name], name="local/net:other")
+    spied(monkeypatch, CALLS[name], model="local/net:other")
     assert command(name, "local/net")[:2] == (0, of_b)
 
 

@@ -29,6 +29,7 @@ from vitzoo.log import log
 from vitzoo.network.activation import usual_activation
 from vitzoo.network.build import build, make_dynamic
 from vitzoo.network.calls import checked_parts
+from vitzoo.network.device import check_place
 from vitzoo.network.model import VisionTransformer
 from vitzoo.network.wrappers import network_of
 from vitzoo.opening import is_model, stated
@@ -40,7 +41,6 @@ from vitzoo.registry.registry import Registry, registry
 from vitzoo.report import LoadReport
 from vitzoo.schema.kinds import PARTS
 from vitzoo.schema.preprocessing import StatedPreprocessing, UnreadPreprocessing
-from vitzoo.schema.reader import describe
 from vitzoo.schema.rows import Variant, built_of_parts
 from vitzoo.schema.spec import Spec
 from vitzoo.text import px
@@ -113,7 +113,7 @@ def create(
         dropout: dropout rate after positions, attention projection and MLP layers.
         dtype: floating type of the parameters. None: torch's default, or the types in the file
             for a file written by `vitzoo.save`.
-        device: device of the parameters; "meta" allocates no memory.
+        device: device of the parameters. None: torch's default device. "meta" allocates no memory.
         adapter: a folder that PEFT's `save_pretrained` wrote, with an adapter of `vitzoo.lora`. It
             is merged into the weights that it was trained on, whose SHA-256 is checked. Its head,
             labels, preprocessing and image size are used.
@@ -399,19 +399,3 @@ def check_alone(weights: object, *, pretrained: bool = True) -> None:
             f"a model object has its weights, got {name}={short_repr(value)}; leave {name}= out, "
             "or pass the name of the model"
         )
-
-
-def check_place(dtype: object, device: Any) -> None:
-    """Raise InvalidOption for a dtype or a device that parameters cannot have here."""
-    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
-        raise InvalidOption(
-            f"dtype must be a floating type such as torch.bfloat16, got {describe(dtype)}"
-        )
-    try:
-        torch.empty(0, device=device, dtype=dtype)  # mps has no float64
-    except Exception as error:  # also ImportError, for the backend of another distribution
-        reason = str(error).partition("\n")[0].rstrip(".")
-        raise InvalidOption(
-            f"device {short_repr(device)} cannot be used here: {reason}; leave device out, or name "
-            "a device of this machine, such as device='cpu'"
-        ) from error

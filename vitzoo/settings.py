@@ -15,11 +15,13 @@
 | `VITZOO_TIMEOUT` | seconds of each try, and of all waits that a server asks for |
 | `HF_HUB_ETAG_TIMEOUT`, `HF_HUB_DOWNLOAD_TIMEOUT` | seconds of each try for metadata, for a file |
 | `VITZOO_MAX_SCANS` | scans of a JPEG file, by default 100 |
+| `VITZOO_DEVICE` | device to compute on where a call names none, such as `cpu` or `cuda:1` |
 """
 
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,6 +35,9 @@ OFFICIAL = "https://huggingface.co"
 MEMORY = ":memory:"
 TRUE = ("1", "true", "yes", "on")
 FALSE = ("", "0", "false", "no", "off")
+DEVICE = re.compile(
+    r"(cpu|cuda|mps|xpu|hpu|mtia|xla|npu|maia|ipu|meta|privateuseone)(:\d{1,4})?", re.ASCII
+)
 
 
 class _Here(threading.local):
@@ -227,6 +232,20 @@ def max_scans() -> int:
     if not (text.isascii() and text.isdecimal() and 0 < int(text[:10]) < 10**9):
         raise InvalidOption(f"VITZOO_MAX_SCANS must be a whole number from 1, got {text!r}")
     return int(text[:10])
+
+
+def device() -> str | None:
+    """Return the name of the device to compute on where a call names none; None if it is not set.
+
+    torch decides later whether the device is there.
+    """
+    text = os.environ.get("VITZOO_DEVICE") or None
+    if text is not None and not DEVICE.fullmatch(text):
+        raise InvalidOption(
+            f"VITZOO_DEVICE must be a device such as cpu, cuda or cuda:1, got {text!r}; set it to "
+            "one, or unset it"
+        )
+    return text
 
 
 def _flag(name: str) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from vitzoo.errors import ImageError, printable
+from vitzoo.settings import DEVICE
 
 PATH = click.Path(path_type=Path)
 flag = partial(click.option, is_flag=True)
@@ -25,11 +26,6 @@ weights_or_file_option = click.option(
 )
 
 
-DEVICE = re.compile(
-    r"(cpu|cuda|mps|xpu|hpu|mtia|xla|npu|maia|ipu|meta|privateuseone)(:\d{1,4})?", re.ASCII
-)
-
-
 def device_name(value: str) -> str:
     """Return the name of a device of torch, which decides whether it is there."""
     if not DEVICE.fullmatch(value):
@@ -38,8 +34,10 @@ def device_name(value: str) -> str:
 
 
 device_option = click.option(
-    "--device", type=device_name, metavar="NAME", help="Device to compute on, such as cpu or cuda."
-)
+    "--device", type=device_name, metavar="NAME",
+    help="Device to compute on, such as cpu or cuda:1. Default: VITZOO_DEVICE, or a GPU if there "
+    "is one.",
+)  # fmt: skip
 
 
 def check_there(paths: Iterable[str | Path]) -> None:

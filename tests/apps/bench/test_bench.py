@@ -153,6 +153,18 @@ def test_only_matrices_of_zeros_are_filled():
     assert torch.equal(network[1].bias, zeros)
 
 
+@pytest.mark.usefixtures("two_gpus")
+def test_a_name_is_measured_on_a_gpu_and_a_model_where_it_is(fakes, run, monkeypatch):
+    fakes.speeds["bf16"] = 150.0
+    err = run("bench", "--ways", "bf16", "--batch", 1, "--rounds", 6)[2]
+    assert {job.place.device for job in fakes.jobs} == {"cuda"}
+    says(err, "on cuda (NVIDIA H200)", "pretrained=True, device='cuda'")
+    fakes.jobs.clear()
+    assert vitzoo.bench(vitzoo.create(SPEC), ways=["bf16"], batches=[1]).device == "cpu"
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert vitzoo.bench(ways=["bf16"], batches=[1]).device == "cuda:1"
+
+
 def test_a_model_object_is_measured_as_it_is(fakes):
     fakes.speeds["bf16"] = 150.0
     done = vitzoo.bench(vitzoo.create(SPEC), ways=["bf16"], batches=[1])

@@ -565,7 +565,9 @@ def test_the_command(data, tmp_path, run):
     command = ("embed", model, data / "photos", "--out", out, "--workers", 1)
     code, stdout, stderr = run(*command, "--shard", "1/3")
     assert code == 0
-    says(stderr, "inputs: 150; missing parts: 2, which other shards compute", "bottleneck")
+    says(
+        stderr, "inputs: 150; missing parts: 2, which other shards compute", "on cpu", "bottleneck"
+    )
     code, stdout, stderr = run(*command, "--json")
     assert code == 0
     row = json.loads(stdout)

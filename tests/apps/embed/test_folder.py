@@ -285,3 +285,41 @@ def test_a_row_with_an_error_has_the_sha256_of_the_file_that_was_named(data, tmp
         (row,) = pq.read_table(out).to_pylist()
         assert row["sha256"] == hashlib.sha256(b"1234").hexdigest()
         assert "1234" not in row["error"]
+
+
+# Its device
+
+
+def with_versions(data, out, **versions):
+    """Copy the folder, with other versions in its manifest; return what `embed` gets."""
+    shutil.copytree(data / "whole", out)
+    manifest = json.loads((out / MANIFEST).read_text())
+    manifest["fingerprint"]["versions"] |= versions
+    (out / MANIFEST).write_text(json.dumps(manifest))
+    return data / "net.safetensors", data / "photos", out
+
+
+def test_the_manifest_and_the_result_state_the_device(data, tmp_path):
+    given = with_versions(data, tmp_path / "out")
+    assert json.loads((given[2] / MANIFEST).read_text())["device"] == "cpu"
+    assert embed(*given, workers=1).device == "cpu"
+
+
+def test_a_folder_is_continued_on_its_device(data, tmp_path, placed_on):
+    embed(*with_versions(data, tmp_path / "cpu"), workers=1)
+    assert placed_on == ["cpu"]
+    given = with_versions(data, tmp_path / "gpu", cuda="NVIDIA H100")
+    with refuses(InvalidOption, "versions.cuda is 'NVIDIA H100'", "Choose another --out"):
+        embed(*given, workers=1)
+    with refuses(InvalidOption, "Choose another --out"):
+        embed(*given, device="cuda:1", workers=1)
+    assert placed_on == ["cpu", "cuda", "cuda:1"]
+
+
+def test_a_folder_whose_device_is_not_here(data, tmp_path):
+    given = with_versions(data, tmp_path / "out", cuda="NVIDIA H100")
+    before = contents(given[2])
+    parts = "cuda (NVIDIA H100)", "the devices here are cpu", "--out", "--device", "last digits"
+    with refuses(InvalidOption, *parts):
+        embed(*given, workers=1)
+    assert contents(given[2]) == before

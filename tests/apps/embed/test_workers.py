@@ -12,7 +12,6 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 import vitzoo
@@ -20,7 +19,6 @@ from helpers import SPEC, fill, refuses, says
 from tables import cases
 from vitzoo import Predictor, embed
 from vitzoo.apps.embed import embed as embed_module, processes
-from vitzoo.apps.embed.embed import device_of_rank
 from vitzoo.errors import CheckpointError, IntegrityError, InvalidOption, VitzooError
 
 IN_SCRIPT = """
@@ -203,35 +201,10 @@ def test_how_a_process_ended_is_named(echo, number):
         echo.receive()
 
 
-# The device of a rank
+# Numbers of torchrun
 
 
-@pytest.mark.parametrize(
-    ("device", "env", "expected"),
-    [
-        ("cuda", {"LOCAL_RANK": "2"}, "cuda:2"),
-        ("cuda", {"LOCAL_RANK": "0"}, "cuda:0"),
-        ("cuda", {}, "cuda"),
-        ("cuda", {"LOCAL_RANK": "x"}, "cuda"),
-        ("cuda:1", {"LOCAL_RANK": "2"}, "cuda:1"),
-        ("cpu", {"LOCAL_RANK": "2"}, "cpu"),
-        (None, {"LOCAL_RANK": "2"}, None),
-    ],
-)
-def test_each_rank_of_torchrun_has_its_own_gpu(device, env, expected, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    assert device_of_rank(device, env) == expected
-    given = device if device is None else torch.device(device)
-    assert str(device_of_rank(given, env)) == str(expected)
-
-
-def test_more_ranks_than_gpus_are_an_error(images, tmp_path, monkeypatch):
-    monkeypatch.setenv("LOCAL_RANK", "4")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    with refuses(InvalidOption, "LOCAL_RANK is 4", "4 GPUs", "--nproc-per-node", "cuda:0"):
-        embed("vit_digits", images, tmp_path / "out", device="cuda")
-
-
+@pytest.mark.usefixtures("two_gpus")
 @pytest.mark.parametrize("name", ["LOCAL_RANK", "LOCAL_WORLD_SIZE"])
 def test_numbers_of_torchrun_with_too_many_digits_are_an_error(images, tmp_path, monkeypatch, name):
     monkeypatch.setenv(name, "9" * 5000)

@@ -199,18 +199,12 @@ def test_the_peak_is_that_of_one_forward_pass(before, monkeypatch):
     assert module.total_memory(GPU) == 80 * 2**30
 
 
-def test_the_peak_on_mps_is_what_the_driver_allocates(monkeypatch):
-    state = {"driver": 700, "kept": 100}
-    monkeypatch.setattr(torch.mps, "recommended_max_memory", lambda: 2**34)
-    monkeypatch.setattr(torch.mps, "synchronize", lambda: None)
-    monkeypatch.setattr(torch.mps, "empty_cache", lambda: state.update(driver=500))
-    monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: state["driver"])
-
-    def run():
-        state["driver"] = 900
-
-    assert peak_memory(run, torch.device("mps")) == 400
-    assert module.total_memory(torch.device("mps")) == 2**34
+def test_a_chunk_on_mps_is_one_image():
+    model = SimpleNamespace(
+        parameters=lambda: [SimpleNamespace(device=torch.device("mps"), nbytes=8)],
+        buffers=list,
+    )
+    assert largest_chunk(lambda _: pytest.fail("a trial"), IMAGE, model) == 1
 
 
 def test_a_chunk_without_free_memory_is_named():

@@ -18,7 +18,7 @@ import vitzoo
 from helpers import refuses
 from tables import cases
 from vitzoo.apps.predict.arithmetic import ON_CUDA, changed_settings, matmul_precision
-from vitzoo.apps.predict.fingerprint import hash_tensors, versions
+from vitzoo.apps.predict.fingerprint import device_in, hash_tensors, versions
 from vitzoo.errors import InvalidOption
 
 pytestmark = pytest.mark.usefixtures("_one_thread")
@@ -354,10 +354,24 @@ def test_a_stored_folder_has_the_fingerprint_of_today(tmp_path, monkeypatch):
         json.loads((folder / "_manifest.json").read_text()) for folder in (STORED, tmp_path / "new")
     )
     assert new["fingerprint"].pop("versions").keys() == old["fingerprint"].pop("versions").keys()
-    assert json.dumps(new) == json.dumps(old)  # every key, in the same order
+    assert new.pop("device") == "cpu"  # which earlier versions did not state
+    assert json.dumps(new) == json.dumps(old)  # every other key, in the same order
     found = vitzoo.Predictor("vit_digits").fingerprint().to_data()
     del found["versions"]
     assert json.dumps(found) == json.dumps(old["fingerprint"])
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        ({"cpu": "AVX2"}, "cpu"),
+        ({"cpu": "AVX2", "cuda": "NVIDIA H200"}, "cuda (NVIDIA H200)"),
+        ({"mps": ""}, "mps"),  # torch 2.6 states no name
+        (None, "cpu"),  # a damaged manifest
+    ],
+)
+def test_versions_state_the_device(stated, expected):
+    assert device_in(stated) == expected
 
 
 def test_a_stored_folder_is_continued_and_extended(tmp_path, monkeypatch):

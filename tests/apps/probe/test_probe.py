@@ -487,10 +487,11 @@ def test_images_that_cannot_be_read_are_in_no_score(some, untrained, kept, run):
     (some / "2" / "b.png").unlink()
     code, _, err = run("probe", untrained, some, "--embeddings", kept)
     assert code == 1
-    says(err, "1 image cannot be read; it is in no score")
+    says(err, "network on cpu", "1 image cannot be read; it is in no score")
     data = json.loads(out)
     assert data == json.loads(json.dumps(found.to_data()))
     assert data["C"] == found.C == found.classifier.strength
+    assert data["device"] == "cpu"
     assert [row["image"] for row in data["unreadable"]] == ["1/a.png", "2/b.png"]
 
 

@@ -15,12 +15,13 @@ from torch import nn
 from vitzoo.apps.bench.results import LEAST_ROUNDS, Benchmark, advise
 from vitzoo.apps.bench.samples import samples
 from vitzoo.apps.bench.turns import Note, measure
-from vitzoo.apps.bench.ways import NETWORK, WAYS, Place, choose_ways
+from vitzoo.apps.bench.ways import CPU, NETWORK, WAYS, Place, choose_ways
 from vitzoo.apps.bench.worker import Job
 from vitzoo.apps.predict.classes import MOST
 from vitzoo.apps.predict.fingerprint import versions
 from vitzoo.errors import InvalidOption, VitzooError, printable, short_repr
-from vitzoo.factory import check_place, open_network
+from vitzoo.factory import open_network
+from vitzoo.network.device import choose_device, of_rank
 from vitzoo.opening import Named, is_model, locate
 from vitzoo.schema.spec import Spec
 
@@ -43,7 +44,7 @@ def bench(
     images: Iterable[str | os.PathLike[str]] | None = None,
     rounds: int = ROUNDS,
     seconds: float = SECONDS,
-    device: str | None = None,
+    device: torch.device | str | None = None,
     on_progress: Note | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> Benchmark:
@@ -70,7 +71,7 @@ def bench(
             without scikit-learn.
         rounds: turns of each way, at least 6.
         seconds: time of all turns together; a turn runs at least one batch.
-        device: of the computation, such as `cuda`. None: that of the model, or the CPU.
+        device: of the computation, as for `Predictor`.
         on_progress: called with a line of text when a way is ready and when the rounds begin.
         progress: called with the number of turns so far, and of all.
 
@@ -97,7 +98,7 @@ def bench(
         rows, waited = measure(*how, progress=progress, exact=untrained)
     passed = is_model(model)
     named = isinstance(model, str | os.PathLike)
-    arguments = "" if passed else _arguments(model, weights, device, untrained=untrained)
+    arguments = "" if passed else _arguments(model, weights, place, untrained=untrained)
     shell = _shell(model, weights) if named and not untrained else ""
     return Benchmark(
         model=str(model) if named else network.spec.variant or type(network).__name__,
@@ -144,12 +145,13 @@ def _checked(batches: Any, rounds: Any, seconds: Any) -> tuple[int, ...]:
 
 def _network(model: Any, weights: Any, device: Any, *, untrained: bool) -> tuple[Any, str]:
     """Return the network in float32, and the device that is measured."""
-    check_place(None, device)
+    stays = device is None and is_model(model)
+    chosen = None if stays else of_rank(choose_device(device))
     if untrained and weights is not None:
         raise InvalidOption(f"untrained loads no weights, got weights={short_repr(weights)}")
     network = open_network(model, weights, pretrained=not untrained)
     first = next(network.parameters())
-    place = torch.device(device) if device else first.device
+    place = chosen or first.device
     if first.dtype != torch.float32:
         raise InvalidOption(
             f"the model has numbers of type {first.dtype}, expected torch.float32; pass "
@@ -190,12 +192,12 @@ def _shell(model: Any, weights: Any) -> str:
     return shlex.join(given)
 
 
-def _arguments(model: Any, weights: Any, device: Any, *, untrained: bool) -> str:
+def _arguments(model: Any, weights: Any, device: str, *, untrained: bool) -> str:
     """Return the arguments of `create` that give the model."""
     found = locate(model)
     bare = untrained or not isinstance(found, Named) or found.row
     loaded = f"weights={os.fspath(weights)!r}" if weights else "" if bare else "pretrained=True"
-    place = f"device={str(device)!r}" if device else ""
+    place = f"device={device!r}" if device != CPU else ""  # `create` takes the CPU otherwise
     name = os.fspath(model) if isinstance(model, os.PathLike) else model
     return ", ".join(text for text in (repr(name), loaded, place) if text)
 

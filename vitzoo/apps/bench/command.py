@@ -92,7 +92,10 @@ def bench_command(model: str, images: tuple[Path, ...], as_json: bool, **options
     """
     check_there(images)
     check(model, options["weights"])
+    import torch
+
     from vitzoo.apps.bench.bench import bench
+    from vitzoo.network.device import label
 
     with bar("bench") as move:
         done = bench(model, images=images or None, on_progress=say, progress=move, **options)
@@ -102,7 +105,9 @@ def bench_command(model: str, images: tuple[Path, ...], as_json: bool, **options
         print_json(done)
         return
     _print_bench(done.rows)
-    say(f"weights: {done.weights}; compared on {done.images}; {done.threads} thread(s)")
+    place = label(torch.device(done.device))
+    how = f"{done.threads} thread(s) on {place}"
+    say(f"weights: {done.weights}; compared on {done.images}; {how}")
     for line in done.advice:
         say(line)
 

@@ -19,6 +19,7 @@ from vitzoo.apps.embed.processes import channel
 from vitzoo.apps.export.targets import Run
 from vitzoo.errors import VitzooError, printable
 from vitzoo.files.platform.processes import PROCESS
+from vitzoo.network.device import running_on
 
 MODULE = __name__
 KB, NANO = 1024, 10**9
@@ -216,12 +217,13 @@ def main() -> None:
             way.write(job.place)
             send(None)
             return
-        processor = Processor(job.place.device)
-        runner = Runner(way.open(job.place), job, processor)
-        for batch in job.batches:
-            send(runner.outputs(batch))
-        while True:
-            send(runner.turn(*_request(receive, job)))
+        with running_on(torch.device(job.place.device)):
+            processor = Processor(job.place.device)
+            runner = Runner(way.open(job.place), job, processor)
+            for batch in job.batches:
+                send(runner.outputs(batch))
+            while True:
+                send(runner.turn(*_request(receive, job)))
     except Exception as error:  # noqa: BLE001  # the first process tells the user
         send(Failed(cause_of(error)))
 

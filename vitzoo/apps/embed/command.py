@@ -74,11 +74,14 @@ class _Embed(click.Command):
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="Type to compute in; that of the weights if not given.",
+    help="Type to compute in; that of the weights if not given. bfloat16 is fast on CUDA: its "
+    "embeddings of vit_digits have a cosine of at least 0.9998 with those in float32 "
+    "(measured on the CPU).",
 )
 @click.option(
     "--device", type=device_name, metavar="NAME",
-    help="Device, such as cpu or cuda: under torchrun that of LOCAL_RANK.",
+    help="Device to compute on, such as cpu or cuda:1; cuda is that of LOCAL_RANK under torchrun. "
+    "Default: that of a folder with vectors, VITZOO_DEVICE, or a GPU if there is one.",
 )  # fmt: skip
 @click.option("--column", help="Column of Parquet files with the bytes or the paths of images.")
 @click.option(
@@ -103,7 +106,7 @@ class _Embed(click.Command):
 @click.option(
     "--chunk",
     type=click.IntRange(1, 4096),
-    help="Images in a forward pass; that of the folder, or 8 on a CPU and by a trial on a GPU.",
+    help="Images in a forward pass; that of the folder, or 8 on a CPU and by a trial on CUDA.",
 )
 @click.option(
     "--native-size", is_flag=False, flag_value=True, type=_patches, metavar="[=MAX_PATCHES]",

@@ -42,12 +42,14 @@ from vitzoo.apps.predict.predictor import Predictor
 from vitzoo.errors import InvalidOption, printable, short_repr
 from vitzoo.images.find import LeftOut, shown_left_out
 from vitzoo.keywords import check_choice, check_keywords, check_types
+from vitzoo.network.device import devices, label, number_of
+from vitzoo.opening import is_model
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.schema.spec import Spec
 
 MOST = 4096  # workers, or images that are read ahead
 MOST_NAMED = 3  # inputs with an error
-MOST_DIGITS, MOST_SHARDS = 9, 10**9  # of numbers and counts of processes
+MOST_SHARDS = 10**9  # of counts of processes
 FIX = "pass --shard INDEX/COUNT (shard=(index, count))"
 STAGES = ("read", "decode", "model")
 Progress = Callable[[int, int, Work], object]
@@ -69,6 +71,7 @@ class Embedded:
         reasons: their errors.
         left_out: number of the other files in folders and archives by ending, such as `.heic`.
             Hidden files are not counted.
+        device: that computed, such as `cuda:0 (NVIDIA H200)`.
     """
 
     folder: Path
@@ -81,6 +84,7 @@ class Embedded:
     broken: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
     left_out: Mapping[str, int] = field(default_factory=dict)
+    device: str = ""
 
     @property
     def shares(self) -> dict[str, float]:
@@ -103,7 +107,8 @@ class Embedded:
             lines.append("the column error has all of them")
         shares = ", ".join(f"{stage} {share:.0%}" for stage, share in self.shares.items())
         rate = self.computed / self.seconds
-        lines.append(f"computed {self.computed:,} in {self.seconds:,.1f} s ({rate:,.0f} images/s)")
+        spent = f"{self.seconds:,.1f} s ({rate:,.0f} images/s)"
+        lines.append(f"computed {self.computed:,} in {spent} on {self.device}")
         lines.append(f"work: {shares}; bottleneck: {self.work.bottleneck}")
         return "\n".join(lines)
 
@@ -143,8 +148,8 @@ def embed(
             archives, Parquet files, lists (.txt) of one path per line, and patterns of these: `*`,
             `**`, `{000..009}`.
         out: folder for the Parquet files and `_manifest.json`.
-        weights, outputs, dtype, device: as for `Predictor`; the output is `pooled` by default. The
-            device `cuda` is `cuda:N` in process LOCAL_RANK=N of torchrun.
+        weights, outputs, dtype, device: as for `Predictor`; the output is `pooled` by default. A
+            folder that has vectors is continued on its kind of device.
         vectors: type of the stored vectors, `float32` or `float16`.
         column: column of Parquet files with the bytes or the paths of images; not needed if only
             one column can have them.
@@ -167,7 +172,8 @@ def embed(
         ImageError: a source is missing, damaged or contains no images.
         InvalidOption: the folder has vectors of another model or of other inputs, or files that
             `embed` did not write; it is a source; two sources name the same file; the shape of an
-            output depends on the native size; or a value is not possible.
+            output depends on the native size; this machine does not have the device of the folder;
+            or a value is not possible.
         StoreError: the folder cannot be written to, or another process writes this shard.
         VitzooError: a worker process was killed, or the model cannot be created.
     """
@@ -189,16 +195,16 @@ def embed(
     found = Manifest.read(folder / MANIFEST)
     pieces, left_out = find_inputs(found, sources, column)
     options = {"weights": weights, "outputs": outputs, "dtype": dtype, "native_size": native_size}
-    predictor = _predictor(model, **options, device=device_of_rank(device), chunk=chunk)
+    device = _device(device, model, folder, found)
+    predictor = _predictor(model, **options, device=device, chunk=chunk)
     if found is not None and found.form.chunk:
         predictor = predictor.with_chunk(found.form.chunk)
     fingerprint = predictor.fingerprint()
-    place = next(predictor.model.parameters()).device
-    check_unchanged(fingerprint.changes, place)
+    check_unchanged(fingerprint.changes, predictor.device)
     form = _form(predictor, fingerprint, vectors)
     # From here on other processes see the folder; the first of them writes its manifest.
     manifest = agree(folder, form, pieces, extend=extend)
-    on_cpu = _on_cpu(place)
+    on_cpu = _on_cpu(predictor.device)
     job = Job(
         predictor=predictor,
         fingerprint=fingerprint,
@@ -226,6 +232,7 @@ def embed(
         broken=tuple(key for key, _ in broken),
         reasons=tuple(why for _, why in broken),
         left_out=dict(left_out),
+        device=label(predictor.device),
     )
 
 
@@ -336,39 +343,25 @@ def _numbers(env: Mapping[str, str], *names: str) -> tuple[int, ...]:
         raise InvalidOption(wrong) from error
 
 
-def device_of_rank(
-    device: torch.device | str | None, env: Mapping[str, str] = os.environ
+def _device(
+    device: torch.device | str | None, model: object, folder: Path, found: Manifest | None
 ) -> torch.device | str | None:
-    """Return the device of this process: `cuda` without a number is that of torchrun's LOCAL_RANK.
+    """Return the device for a network: the one asked for, or else that of the folder.
 
     Raises:
-        InvalidOption: there are fewer GPUs.
+        InvalidOption: this machine does not have the device of the folder.
     """
-    rank = _number(env, "LOCAL_RANK")
-    if str(device) != "cuda" or rank is None:
+    if device is not None or found is None or is_model(model) or isinstance(model, Predictor):
         return device
-    count = torch.cuda.device_count()
-    if 0 < count <= rank:
+    kind = found.form.device.partition(" ")[0]
+    if kind not in {name.partition(":")[0] for name in devices()}:
         raise InvalidOption(
-            f"LOCAL_RANK is {rank}, and this process sees {count} GPU{'s' * (count > 1)}; start "
-            "one process for each (torchrun --nproc-per-node), or pass --device cuda:0 (device=)"
+            f"{folder} has vectors of {found.form.device}, and the devices here are "
+            f"{', '.join(devices())}; continue on a machine with {kind}, or choose another --out "
+            "and a device of this machine with --device (device=): its vectors differ in the last "
+            "digits, so this folder does not take them"
         )
-    return f"cuda:{rank}"
-
-
-def _number(env: Mapping[str, str], name: str) -> int | None:
-    """Return a number that torchrun sets; None if it is not set, or is no number.
-
-    Raises:
-        InvalidOption: it has more digits than any number of processes.
-    """
-    text = env.get(name, "")
-    if len(text) > MOST_DIGITS:
-        raise InvalidOption(
-            f"{name} is {short_repr(text)}, expected a whole number of at most {MOST_DIGITS} "
-            "digits; unset it, or start the processes with torchrun"
-        )
-    return int(text) if text.isdecimal() else None
+    return kind
 
 
 def _predictor(model: Any, **options: Any) -> Predictor:
@@ -388,4 +381,4 @@ def _on_cpu(device: torch.device) -> bool:
 
 def _cores() -> int:
     """Return the number of CPU cores for this process, which torchrun divides."""
-    return max(1, cores() // max(1, _number(os.environ, "LOCAL_WORLD_SIZE") or 1))
+    return max(1, cores() // max(1, number_of("LOCAL_WORLD_SIZE") or 1))

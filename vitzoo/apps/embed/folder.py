@@ -108,6 +108,7 @@ class Manifest:
             "ranges": [{"inputs": one.count, "sha256": one.sha256} for one in self.inputs],
             "outputs": self.form.outputs,
             "vectors": self.form.vectors,
+            "device": self.form.device,
             "license": self.form.license,
             "fingerprint": self.form.fingerprint,
         }

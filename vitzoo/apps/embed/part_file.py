@@ -19,6 +19,7 @@ from filelock import Timeout
 
 from vitzoo.apps.embed.table import schema_of, table_of
 from vitzoo.apps.predict.batches import batches
+from vitzoo.apps.predict.fingerprint import device_in
 from vitzoo.errors import StoreError, VitzooError
 from vitzoo.files.access import fix_of, open_regular, replacing, sync, sync_folder
 from vitzoo.files.platform.processes import lock_byte
@@ -59,6 +60,11 @@ class Form:
         shape = self.fingerprint.get("chunk")
         size = shape[0] if isinstance(shape, list) and shape else None
         return size if type(size) is int and 1 <= size <= MAX_CHUNK else None
+
+    @property
+    def device(self) -> str:
+        """The kind of device that computes, with its name."""
+        return device_in(self.fingerprint.get("versions"))
 
     @property
     def fingerprint_text(self) -> str:

@@ -84,8 +84,9 @@ def plot_command(
 
     MODEL is a variant, VARIANT:WEIGHTS, a path or hf://OWNER/REPO: see
     docs/create.md#which-network. IMAGES are files or folders; subfolders are not searched. The
-    same call writes the same bytes. Printed is the path of the file; --json adds names, shapes and
-    ranges of the numbers that are drawn. vitzoo.plot in Python returns the numbers.
+    same call on the same device writes the same bytes. Printed is the path of the file; --json adds
+    names, shapes and ranges of the numbers that are drawn. vitzoo.plot in Python returns the
+    numbers.
 
     \b
     KIND is one of:
@@ -120,12 +121,13 @@ def plot_command(
     files = find_images(images)
     check_count(kind, len(files))
     from vitzoo.apps.plot.plot import plot
-    from vitzoo.factory import create
+    from vitzoo.apps.predict.given import opened
+    from vitzoo.network.device import label
 
-    network = create(
+    network = opened(
         model, pretrained=not untrained, weights=weights, image_size=image_size, device=device
     )
-    say(network.load_report.summary())  # type: ignore[union-attr]
+    say(f"{network.load_report.summary()}; on {label(next(network.parameters()).device)}")
     with bar("plot"):
         drawn = plot(kind, network, files, **options)
         drawn.save(out, force=force)

@@ -19,13 +19,14 @@ from vitzoo.apps.plot.figures import Seen
 from vitzoo.apps.plot.kinds import check_count, check_kind
 from vitzoo.apps.plot.sheet import Title, image_bytes, own_settings
 from vitzoo.apps.predict.classes import sample_of
+from vitzoo.apps.predict.given import opened, placed
 from vitzoo.errors import InvalidInput, InvalidOption
-from vitzoo.factory import open_network
 from vitzoo.files.access import check_figure, writing_to
 from vitzoo.images.find import find_images
 from vitzoo.images.transform import default_preprocessing, statistics
 from vitzoo.keywords import check_keywords
 from vitzoo.known import transform
+from vitzoo.network.device import running_on
 from vitzoo.network.inputs import explained
 from vitzoo.network.model import VisionTransformer
 from vitzoo.network.wrappers import network_of, unwrapped
@@ -203,6 +204,7 @@ def plot(
     layers: Layers = None,
     heads: Sequence[int] | None = None,
     query: Patch | None = None,
+    device: torch.device | str | None = None,
 ) -> Plot:
     """Compute and draw what a network has learned, or what it does with images.
 
@@ -234,6 +236,7 @@ def plot(
         heads: indices of heads, for `attention` and `positions`; None: all.
         query: (row, column) of the patch whose attention is drawn, for `attention` and `rollout`.
             None: the class token, or the mean over all patches in a model without one.
+        device: of the computation, as for `Predictor`; a model object is copied to another device.
 
     Returns:
         A plot with `arrays`, `figure` (of matplotlib) and `save(path)`.
@@ -250,16 +253,21 @@ def plot(
     """
     options = {"layers": layers, "heads": heads, "query": query}
     chosen = check_kind(kind, {name for name, value in options.items() if value is not None})
-    network = _network(model)
+    network = _network(model, device)
     inputs = _inputs(network, images)
     check_count(kind, len(inputs))
     title = chosen.title, _identity(network)
-    arrays, figure = MAKE[kind](Request(network, inputs, title, layers, heads, query))
+    with running_on(next(network.parameters()).device):
+        arrays, figure = MAKE[kind](Request(network, inputs, title, layers, heads, query))
     return Plot(kind, arrays, figure)
 
 
-def _network(model: object) -> VisionTransformer:
-    network = unwrapped(model) if is_model(model) else open_network(model)
+def _network(model: Any, device: torch.device | str | None) -> VisionTransformer:
+    network: Any
+    if not is_model(model):
+        network = opened(model, device=device)
+    else:
+        network = unwrapped(model if device is None else placed(model, device=device))
     if not isinstance(network, VisionTransformer):  # which needs no spec here
         raise InvalidOption(
             f"plot takes a vitzoo.VisionTransformer, got {network_of(network).spec.variant}, a "

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitzoo.errors import InvalidOption
+from vitzoo.network.device import OUT_OF_MEMORY
 from vitzoo.network.model import VisionTransformer
 from vitzoo.parts.patch_embed import UnfoldPatchEmbed
 
 CHUNK = 8  # images in a forward pass
 SIZES = (256, 128, 64, 32, 16)  # of chunks on a GPU
 SHARE = 0.5  # of a GPU's memory, for the weights and one forward pass
-OUT_OF_MEMORY = "out of memory"
 Compute = Callable[[Tensor], Mapping[str, Tensor]]
 ALIGNED = 16  # numbers of float32 in 64 bytes
 
@@ -73,10 +72,11 @@ def are_alike(results: Mapping[str, Tensor], start: int) -> bool:
 def largest_chunk(compute: Compute, image: Tensor, model: nn.Module) -> int:
     """Find by trial how many images a forward pass on another device than the CPU has.
 
-    It is the largest of `SIZES` with which weights and forward pass take at most half of the memory
-    of the GPU, and copies of an image have equal results at all positions. It depends on the
-    network, the GPU and its memory, not on the memory that is free. On other devices it is at
-    most 8. It is 1 where results depend on the position.
+    On CUDA it is the largest of `SIZES` with which weights and forward pass take at most half of
+    the memory of the GPU, and copies of an image have equal results at all positions. It depends on
+    the network, the GPU and its memory, not on the memory that is free. On other devices it is at
+    most 8. It is 1 where results depend on the position, and on MPS, where no larger chunk has been
+    measured.
 
     Args:
         compute: maps images (b, c, h, w) to results.
@@ -92,6 +92,8 @@ def largest_chunk(compute: Compute, image: Tensor, model: nn.Module) -> int:
 
     tensors = [*model.parameters(), *model.buffers()]
     device, weights = tensors[0].device, sum(tensor.nbytes for tensor in tensors)
+    if device.type == "mps":
+        return 1
     memory = total_memory(device)
     each = peak_memory(lambda: run(CHUNK), device) / CHUNK if memory else 0
     sizes = (size for size in SIZES if memory and weights + size * each <= SHARE * memory)
@@ -99,28 +101,18 @@ def largest_chunk(compute: Compute, image: Tensor, model: nn.Module) -> int:
 
 
 def total_memory(device: torch.device) -> int:
-    """Return the bytes of memory of a GPU; 0 for other devices."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).total_memory
-    return torch.mps.recommended_max_memory() if device.type == "mps" else 0
+    """Return the bytes of memory of a GPU of CUDA; 0 for other devices."""
+    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
 
 
 def peak_memory(run: Callable[[], object], device: torch.device) -> int:
-    """Return the bytes that a GPU allocates at most during a call of `run`, beyond those before."""
+    """Return the bytes that CUDA allocates at most during a call of `run`, beyond those before."""
     run()  # libraries allocate their workspaces, and choose their kernels
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-        before = torch.cuda.memory_allocated(device)
-        torch.cuda.reset_peak_memory_stats(device)
-        run()
-        return torch.cuda.max_memory_allocated(device) - before
-    mps: Any = torch.mps
-    mps.synchronize()
-    mps.empty_cache()
-    before = mps.driver_allocated_memory()  # MPS states no peak, but keeps freed memory
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
     run()
-    mps.synchronize()
-    return int(mps.driver_allocated_memory() - before)
+    return torch.cuda.max_memory_allocated(device) - before
 
 
 @contextmanager

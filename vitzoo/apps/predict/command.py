@@ -81,11 +81,12 @@ def predict_command(
     files = find_images(images, note, left_out)  # a missing file is reported before a download
     if not files:
         raise Exit(1)
+    from vitzoo.apps.predict.given import opened
     from vitzoo.apps.predict.predict import predict
-    from vitzoo.factory import create
+    from vitzoo.network.device import label
 
-    network = create(model, pretrained=True, weights=weights, device=device)
-    say(network.load_report.summary())  # type: ignore[union-attr]
+    network = opened(model, weights=weights, device=device)
+    say(f"{network.load_report.summary()}; on {label(next(network.parameters()).device)}")
     found = predict(network, files, top=top, on_error=note)
     given = click.get_current_context().get_parameter_source("top") is ParameterSource.COMMANDLINE
     _print(_counted(found, len(files)), as_json=as_json, each=given and top > 1)

@@ -26,6 +26,7 @@ from vitzoo.schema.spec import Spec
 from vitzoo.text import fold, listed
 
 ADDED = ("changes", "parts", "settings", "native_size")
+GPUS = ("cuda", "mps")  # names in `versions`
 COMPILED = "torch._dynamo.eval_frame.OptimizedModule"
 
 
@@ -119,6 +120,13 @@ def versions(device: torch.device) -> dict[str, str]:
     if device.type == "mps":
         found["mps"] = getattr(torch.backends.mps, "get_name", str)()  # torch 2.6 has none
     return found
+
+
+def device_in(found: object) -> str:
+    """Return the device that `versions` states, such as `cuda (NVIDIA H200)`, or `cpu`."""
+    stated = found if isinstance(found, Mapping) else {}
+    kind = next((kind for kind in GPUS if kind in stated), "cpu")
+    return f"{kind} ({stated[kind]})" if stated.get(kind) and kind != "cpu" else kind
 
 
 def changes(model: nn.Module) -> tuple[str, ...]:

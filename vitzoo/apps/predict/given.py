@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from copy import deepcopy
 from inspect import signature
@@ -9,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from vitzoo.apps.predict.classes import sample_of
-from vitzoo.factory import check_alone, check_place, create
+from vitzoo.factory import check_alone, create
 from vitzoo.files.names import on_hub
+from vitzoo.log import log
+from vitzoo.network.device import check_place, choose_device, label, of_rank, running_on
 from vitzoo.network.wrappers import network_of, unwrapped
 from vitzoo.opening import File, Folder, Named, locate
 from vitzoo.registry.choice import is_path
@@ -28,22 +31,64 @@ def fix_of_argument(name: str, _value: object) -> str:
     return f"pass it to create, and its model here: Predictor(vitzoo.create(..., {name}=...))"
 
 
+def opened(
+    model: Any,
+    *,
+    weights: str | os.PathLike[str] | None = None,
+    pretrained: bool = True,
+    device: torch.device | str | None = None,
+    **options: Any,
+) -> Any:
+    """Return a new network of `create` on the device of the computation.
+
+    Args:
+        model: the network, see docs/create.md#which-network.
+        weights, pretrained: as in `create`; the default weights of a variant are loaded.
+        device: as for `choose_device`.
+        options: further arguments of `create`.
+
+    Raises:
+        VitzooError: as `create`, or the device cannot be used.
+    """
+    place = of_rank(choose_device(device))
+    with running_on(place):
+        network = create(model, pretrained=pretrained, weights=weights, device=place, **options)
+    log.info("computing on %s", label(place))
+    return network
+
+
 def placed(
     model: nn.Module,
-    weights: object,
-    dtype: torch.dtype | None,
-    device: torch.device | str | None,
+    weights: object = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
 ) -> nn.Module:
     """Return the network in a model, or a copy if it gets another type or device."""
     check_alone(weights)
     check_place(dtype, device)
+    device = None if device is None else of_rank(torch.device(device))
     network_of(model)  # raises if vitzoo did not create it
     model = unwrapped(model, compiled=False)
     sample = sample_of(model)
     there = torch.empty(0, device=device or sample.device, dtype=dtype or sample.dtype)
     if (there.device, there.dtype) == (sample.device, sample.dtype):
         return model
-    return deepcopy(model).to(there.device, there.dtype)
+    with running_on(there.device):
+        return deepcopy(model).to(there.device, there.dtype)
+
+
+def on_cpu(model: nn.Module) -> nn.Module:
+    """Return a copy of a network whose tensors are on the CPU; it takes no memory of their device.
+
+    Pickled tensors of a GPU can only be loaded where that GPU is.
+    """
+    tensors = itertools.chain(model.parameters(), model.buffers())
+    return deepcopy(model, {id(tensor): _copy(tensor) for tensor in tensors})
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    copy = tensor.detach().to("cpu", copy=True)
+    return nn.Parameter(copy, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else copy
 
 
 def absolute(model: Any, weights: Any) -> tuple[Any, Any]:

@@ -21,14 +21,15 @@ from vitzoo.apps.predict.classes import (
     sample_of,
 )
 from vitzoo.apps.predict.decoding import Input, as_list, decoded, named
+from vitzoo.apps.predict.given import opened, placed
 from vitzoo.apps.predict.prediction import Prediction
 from vitzoo.errors import ImageError
-from vitzoo.factory import open_network
 from vitzoo.images.find import LeftOut, shown_left_out
 from vitzoo.images.transform import Transform
 from vitzoo.keywords import check_types
 from vitzoo.known import transform
 from vitzoo.log import log
+from vitzoo.network.device import running_on
 from vitzoo.network.wrappers import network_of
 from vitzoo.opening import is_model
 from vitzoo.schema.spec import Spec
@@ -40,6 +41,7 @@ def predict(
     *,
     top: int = 5,
     batch_size: int = 16,
+    device: torch.device | str | None = None,
     on_error: Callable[[ImageError], object] | None = None,
 ) -> Iterator[Prediction]:
     """Classify images batch by batch; the model is set to evaluation mode.
@@ -53,6 +55,7 @@ def predict(
             image files, arrays (h, w) or (h, w, bands) of uint8, uint16 or floats, Pillow images.
         top: number of classes to return for each image.
         batch_size: number of images in a batch.
+        device: of the computation, as for `Predictor`; a model object is copied to another device.
         on_error: is called with the error of each image that cannot be read, instead of raising
             it; the other images are classified.
 
@@ -63,7 +66,11 @@ def predict(
     """
     listed = None if isinstance(images, np.ndarray) else as_list("predict", images)
     check_types("predict", on_error=(on_error, "a function or None"))
-    network: Any = model if is_model(model) else open_network(model)
+    network: Any = model
+    if not is_model(model):
+        network = opened(model, device=device)
+    elif device is not None:
+        network = placed(model, device=device)
     check_classifier(network)
     check_count("top", top)
     check_count("batch_size", batch_size)
@@ -78,7 +85,7 @@ def predict(
         inputs = _inputs(named(given, on_error, left_out), prepare, on_error)
         for batch in batches(inputs, batch_size):
             images = torch.stack([x for _, x in batch]).to(sample.device, sample.dtype)
-            with torch.inference_mode():
+            with running_on(sample.device), torch.inference_mode():
                 best = best_classes(network(images), names, top, activation)
             for (name, _), rows in zip(batch, best, strict=True):
                 yield Prediction(name, rows, output_activation=activation)

@@ -37,7 +37,7 @@ from vitzoo.apps.predict.fingerprint import (
     hash_tensors,
     versions,
 )
-from vitzoo.apps.predict.given import absolute, fix_of_argument, placed
+from vitzoo.apps.predict.given import absolute, fix_of_argument, on_cpu, opened, placed
 from vitzoo.apps.predict.grids import (
     MOST_OF_GRID,
     check_inputs,
@@ -51,12 +51,12 @@ from vitzoo.apps.predict.one_thread import one_thread
 from vitzoo.apps.predict.outputs import LABELS, LOGITS, POOLED, Outputs, Row, Started
 from vitzoo.apps.predict.prediction import Prediction, Predictions
 from vitzoo.errors import IntegrityError, InvalidOption, short_repr
-from vitzoo.factory import create
 from vitzoo.images.decode import UNNAMED_BYTES
 from vitzoo.images.find import LeftOut
 from vitzoo.keywords import check_keywords, check_types
 from vitzoo.known import transform
 from vitzoo.network.activation import usual_activation
+from vitzoo.network.device import choose_device, of_rank, running_on, same_kind
 from vitzoo.network.wrappers import network_of
 from vitzoo.opening import is_model
 from vitzoo.schema.spec import Spec
@@ -74,8 +74,8 @@ class Predictor:
     any other images and at any position. Networks in which the position is not known to have no
     effect run on single images. A Predictor can be pickled: a model object with its
     tensors, otherwise as the arguments, and with the size of its chunks. Loading the pickle then
-    checks that the weights are the same. A model that is not the network of its spec, or that has
-    hooks, is not pickled.
+    checks that the weights are the same, and takes the same kind of device. A model that is not the
+    network of its spec, or that has hooks, is not pickled.
 
     Args:
         model: the network, see docs/create.md#which-network. A variant gets its default weights; a
@@ -89,17 +89,21 @@ class Predictor:
         top: number of classes in `labels`. None: 5.
         dtype: floating type of the parameters, such as `torch.bfloat16`. None: that of the model.
             Arrays of bfloat16 and float16 networks are float32.
-        device: of the computation. None: that of the model object, or the CPU.
+        device: of the computation. None: that of a model object; otherwise that of VITZOO_DEVICE,
+            or the first of `cuda`, `mps` and `cpu` that is here. A default device of torch other
+            than the CPU comes before these three. `cuda` is `cuda:N` in process LOCAL_RANK=N of
+            torchrun.
         chunk: number of images in a forward pass. None: on the CPU 8 for networks of vitzoo's own
-            parts whose widths are multiples of 16, otherwise 1. On a GPU a trial finds it at the
+            parts whose widths are multiples of 16, otherwise 1. On CUDA a trial finds it at the
             first use: 8 to 256 by its memory, or 1 if results depend on the position; at most 32
-            with native sizes.
+            with native sizes. On MPS it is 1.
         native_size: resize each image to its own size, as `vitzoo.transform(native_size=)` does; a
             chunk has images of one grid of patches. A number is the largest number of patches;
             True: as many as the network has at its image size. None: one size for all images.
 
     Attributes:
         model: the network.
+        device: of the computation.
         outputs: names of the outputs.
         output_activation: how logits become `labels`; empty without this output.
         native_size: largest number of patches of an image, None with one size for all images.
@@ -143,7 +147,8 @@ class Predictor:
         else:
             self._request = absolute(model, weights)
             name, weights = self._request
-            network = create(name, pretrained=True, weights=weights, dtype=dtype, device=device)
+            device = choose_device(device)
+            network = opened(name, weights=weights, dtype=dtype, device=device)
             self._weights_sha256 = network.load_report.sha256 if network.load_report else ""
             self._loaded = hash_tensors(network)
             usual = torch.get_default_dtype()  # a process that loads the pickle may have another
@@ -176,19 +181,25 @@ class Predictor:
     def __repr__(self) -> str:
         name = self._request[0] if self._request else type(self.model).__name__
         name = os.fspath(name) if isinstance(name, os.PathLike) else name
-        return f"Predictor({short_repr(name)}, outputs={self.outputs})"
+        return f"Predictor({short_repr(name)}, outputs={self.outputs}, device='{self.device}')"
 
     def __getstate__(self) -> dict[str, Any]:
-        check_unchanged(self.fingerprint().changes, self._sample.device)
-        found = {"chunk": self.chunk, "native_size": self.native_size}
+        check_unchanged(self.fingerprint().changes, self.device)
+        # Without a number, each process of torchrun takes its GPU.
+        device = self.device if self._request is None else self._options["device"]
+        found = {"chunk": self.chunk, "native_size": self.native_size, "device": str(device)}
         state = {"outputs": self.outputs, "options": {**self._options, **found}}
         if self._request is None:
-            return state | {"model": self.model}
+            return state | {"model": self.model if self.device.type == CPU else on_cpu(self.model)}
         return state | {"request": self._request, "identity": self._identity()}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
-        model, weights = (state["model"], None) if "model" in state else state["request"]
-        options: dict[str, Any] = state["options"]
+        device = same_kind(state["options"]["device"])
+        options: dict[str, Any] = {**state["options"], "device": device}
+        model, weights = state.get("request", (None, None))
+        if model is None:
+            with running_on(device):
+                model = state["model"].to(of_rank(device))
         self.__init__(model, weights=weights, outputs=state["outputs"], **options)  # type: ignore[misc]
         if "identity" in state and state["identity"] != (found := self._identity()):
             raise IntegrityError(
@@ -323,7 +334,12 @@ class Predictor:
     @property
     def asynchronous(self) -> bool:
         """Whether the device computes while this process reads and decodes the next images."""
-        return self._sample.device.type == "cuda"
+        return self.device.type == "cuda"
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the computation."""
+        return self._sample.device
 
     def with_chunk(self, chunk: int) -> Predictor:
         """Return this Predictor with a number of images in a forward pass, unless it was given one.
@@ -343,7 +359,7 @@ class Predictor:
         """Number of images in a forward pass."""
         if self._options["chunk"] is not None:
             return int(self._options["chunk"])
-        if self._sample.device.type == CPU:
+        if self.device.type == CPU:
             with one_thread() as run:
                 return CHUNK if run(is_aligned, self.model) else 1
         draws = torch.Generator().manual_seed(0)
@@ -385,10 +401,10 @@ class Predictor:
             labels=self._describe_labels(),
             dtype=str(self._sample.dtype).removeprefix("torch."),
             chunk=(self.chunk, *self._most)[: 2 if self.native_size else 4],
-            versions=versions(self._sample.device),
+            versions=versions(self.device),
             changes=(*changes(self.model), *trained),
             parts=describe_parts(self.model, spec),
-            settings=changed_settings(self._sample.device),
+            settings=changed_settings(self.device),
             native_size=self.native_size or 0,
         )
 
@@ -405,8 +421,8 @@ class Predictor:
 
     @torch.inference_mode()
     def _results(self, images: Tensor) -> dict[str, Tensor]:
-        device, dtype = self._sample.device, self._sample.dtype
-        with explained(len(images), device):
+        device, dtype = self.device, self._sample.dtype
+        with running_on(device), explained(len(images), device):
             found: dict[str, Tensor] = self._network(
                 images.to(device, dtype, non_blocking=self.asynchronous)
             )
@@ -430,13 +446,13 @@ class Predictor:
             name: tensor if name == LABELS else tensor.to(CPU, non_blocking=True)
             for name, tensor in results.items()
         }
-        done = torch.cuda.current_stream(self._sample.device).record_event()
+        done = torch.cuda.current_stream(self.device).record_event()
         return Started(images, len(tensors), copies, done)
 
     def _try(self, image: Tensor) -> None:
         """Compute copies of the first image of each grid: `chunk` was found with one grid."""
         shape = self.chunk, *image.shape
-        if self.native_size and self._sample.device.type != CPU and shape not in self._tried:
+        if self.native_size and self.device.type != CPU and shape not in self._tried:
             self._check_alike(self._results(image.expand(shape)), 1)
             self._tried.add(shape)
 
@@ -444,7 +460,7 @@ class Predictor:
         if not are_alike(results, start):
             raise InvalidOption(
                 f"the same image has other results at other positions of a chunk of {self.chunk} "
-                f"images on this machine ({self._sample.device}); pass chunk=1 to Predictor"
+                f"images on this machine ({self.device}); pass chunk=1 to Predictor"
             )
 
     def _finish(self, started: Started) -> list[Row]:

@@ -127,7 +127,7 @@ def _explain(found: Probe) -> None:
     drawn = "drawn at random" if found.random_split else "as the data says"
     say(
         f"{len(found.train)} training and {len(found.test)} test images of {len(found.classes)} "
-        f"classes, {drawn}"
+        f"classes, {drawn}; network on {found.device}"
     )
     if found.unused:
         say(f"{found.unused} validation images are not used, because there are test images")

@@ -36,6 +36,7 @@ from vitzoo.keywords import check_keywords, check_types
 from vitzoo.loading.differences import changed
 from vitzoo.loading.weights import with_weights
 from vitzoo.network.build import build
+from vitzoo.network.device import label
 from vitzoo.network.model import VisionTransformer
 from vitzoo.opening import is_model, stated
 from vitzoo.plugin.requirements import check_extra
@@ -84,6 +85,7 @@ class Probe:
         unused: number of validation images, which are not used if there are test images.
         left_out: number of the other files in the folders of classes by ending, such as `.heic`.
             Hidden files are not counted.
+        device: on which the network computes, such as `cuda:0 (NVIDIA H200)`.
     """
 
     model: str
@@ -102,6 +104,7 @@ class Probe:
     unused: int
     _to_save: ToSave | str
     left_out: Mapping[str, int] = field(default_factory=dict)
+    device: str = ""
 
     def __repr__(self) -> str:
         shares = ", ".join(f"{score.classifier}: {score.accuracy:.1%}" for score in self.scores)
@@ -174,6 +177,7 @@ class Probe:
         return {
             "model": self.model,
             "weights": self.weights,
+            "device": self.device,
             "train": len(self.train),
             "test": len(self.test),
             "random_split": self.random_split,
@@ -228,7 +232,7 @@ def probe(
             `file_name` or `file`; `label` or `class`; `split`.
         embeddings: folder of embeddings. Those of the same network and images are read, others are
             computed and written. None: `cache/embeddings` in VITZOO_HOME.
-        device: of the computation.
+        device: of the computation, as for `Predictor`.
         progress: called with the number of images so far, and of all.
 
     Raises:
@@ -283,6 +287,7 @@ def probe(
         duplicates=sum(hashes[i] in trained_on for i in test),
         unused=unused,
         left_out=labelled.left_out,
+        device=label(predictor.device),
         _to_save=_to_save(model, weights, predictor, count),
     )
 
