@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -11,7 +15,8 @@ import torch
 from PIL import Image
 
 import vitzoo
-from helpers import fill
+from helpers import fill, refuses, says
+from vitzoo.errors import InvalidOption
 
 # Machines with a GPU often have another version of torch, which warns about its own code.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
@@ -120,9 +125,76 @@ def test_embed_writes_the_same_bytes_in_shards(tmp_path):
     assert row.outputs["pooled"].tobytes() == np.float32(rows[17]["pooled"]).tobytes()
 
 
+# The default device
+
+
+@pytest.mark.parametrize("rank", [None, "0"])
+def test_the_gpu_is_the_default_device_of_names(rank, monkeypatch):
+    if rank:
+        monkeypatch.setenv("LOCAL_RANK", rank)
+    here = torch.device("cuda", torch.cuda.current_device())
+    predictor = vitzoo.Predictor("vit_digits")
+    assert predictor.device == here
+    model = vitzoo.create("vit_digits", pretrained=True)
+    assert vitzoo.Predictor(model).device.type == "cpu"
+    (one,) = vitzoo.predict("vit_digits", f"{DIGITS}/digit_7_scan_0081.png", top=1)
+    (other,) = vitzoo.predict(model, f"{DIGITS}/digit_7_scan_0081.png", top=1, device="cuda")
+    assert one == other
+    assert one.classes[0][1] == "7"
+    assert next(model.parameters()).device.type == "cpu"
+    assert vitzoo.plot("filters", "vit_digits").arrays["filters"].shape == (28, 7, 7, 1)
+    monkeypatch.setenv("VITZOO_DEVICE", "cpu")
+    assert vitzoo.Predictor("vit_digits").device.type == "cpu"
+
+
+@pytest.mark.parametrize("first", ["cpu", "cuda"])
+def test_embed_continues_a_folder_on_its_device(first, tmp_path):
+    done = vitzoo.embed("vit_digits", DIGITS, tmp_path / "out", device=first)
+    part = tmp_path / "out" / "part-000000.parquet"
+    before = part.read_bytes()
+    part.unlink()
+    again = vitzoo.embed("vit_digits", DIGITS, tmp_path / "out")
+    assert (again.device, again.computed) == (done.device, 10)
+    assert part.read_bytes() == before
+    name = torch.cuda.get_device_name()
+    assert name in done.device if first == "cuda" else done.device == "cpu"
+    manifest = json.loads((tmp_path / "out" / "_manifest.json").read_text())
+    assert manifest["device"] == (f"cuda ({name})" if first == "cuda" else "cpu")
+    other = "cpu" if first == "cuda" else "cuda"
+    with refuses(InvalidOption, "Choose another --out"):
+        vitzoo.embed("vit_digits", DIGITS, tmp_path / "out", device=other)
+
+
+IN_ANOTHER_PROCESS = """
+import pickle, sys
+predictor = pickle.load(open(sys.argv[1], "rb"))
+print(predictor.device.type, predictor([sys.argv[2]])[0].outputs["pooled"].tobytes().hex())
+"""
+
+
+@pytest.mark.parametrize("given", ["name", "model"])
+def test_a_pickle_computes_on_the_gpu_of_another_process_or_is_refused(given, tmp_path):
+    model = with_preprocessing(network()).cuda() if given == "model" else "vit_digits"
+    predictor, file = vitzoo.Predictor(model), tmp_path / "predictor.pickle"
+    file.write_bytes(pickle.dumps(predictor))
+    image = f"{DIGITS}/digit_7_scan_0081.png"
+    if given == "model":
+        image = tmp_path / "image.png"
+        Image.fromarray(scans(1)[0]).save(image)
+    command = [sys.executable, "-c", IN_ANOTHER_PROCESS, file, image]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    found = predictor([image])[0].outputs["pooled"].tobytes().hex()
+    assert done.stdout == f"cuda {found}\n", done.stderr
+    without = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=without)
+    assert done.returncode == 1
+    says(done.stderr, "InvalidOption", "computed on cuda", "this process has cpu")
+
+
 def test_predict_reads_ten_digits(run):
-    code, out, err = run("predict", "vit_digits", DIGITS, "--device", "cuda", "--json")
+    code, out, err = run("predict", "vit_digits", DIGITS, "--json")
     assert code == 0, err
+    says(err, "on cuda:0", torch.cuda.get_device_name())
     found = json.loads(out)
     assert len(found) == 10
     for entry in found:
