@@ -14,6 +14,7 @@ REPEATED = (
     *("name", "weights", "num_classes", "in_chans", "image_size"),
     *("patch_embed", "pos_embed", "block", "pool", "head", "drop_path", "dropout"),
 )
+MOST_REPEATED = 300  # characters
 WRITABLE = (str, int, float, tuple, list, dict, type(None))  # types whose `repr` is code
 
 
@@ -27,10 +28,22 @@ def passing(call: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
     sizes = {k: v[0] if k == "image_size" and v[0] == v[1] else v for k, v in arguments.items()}
     advice = "pass " + ", ".join(f"{name}={value!r}" for name, value in sizes.items())
     repeated = written(call)
-    if not repeated or not all(isinstance(value, WRITABLE) for value in repeated.values()):
+    if not repeated or not _is_code(repeated):
         return advice
     name = repeated.pop("name")
     return f"{advice}: {create_call(name, **repeated | sizes)}"
+
+
+def other_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call without its name, for another one; nothing if not writable."""
+    repeated = {name: value for name, value in written(call).items() if name != "name"}
+    pretrained = {"pretrained": True} if call.get("pretrained") is True else {}
+    fits = isinstance(repeated.get("block", {}), Mapping) and len(repr(repeated)) <= MOST_REPEATED
+    return pretrained | (repeated if fits and _is_code(repeated) else {})
+
+
+def _is_code(arguments: Mapping[str, Any]) -> bool:
+    return all(isinstance(value, WRITABLE) for value in arguments.values())
 
 
 def written(call: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,11 +6,13 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from vitzoo.advice.calls import other_arguments
 from vitzoo.errors import did_you_mean
 from vitzoo.files.names import PATH, on_hub, with_slashes
 from vitzoo.plugin.info import install_command
 from vitzoo.registry.available import available, needs
 from vitzoo.registry.foreign_names import (
+    NOTHING,
     TIMM,
     Match,
     Meaning,
@@ -31,19 +33,19 @@ from vitzoo.schema.terms import AVG, TIMM_POOLS
 from vitzoo.text import quoted
 
 
-def unknown(about: Unknown, _: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the message about a name without an entry."""
+def unknown(about: Unknown, call: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the message about a name without an entry; the fix repeats the arguments of a call."""
     what, name, zoo = about
     if what == "variant":
-        yield _unknown_variant(name, zoo)
+        yield _unknown_variant(name, zoo, other_arguments(call))
     elif what == "base":
         yield _without_plugin("variant", name, zoo)
     else:
         yield _unknown_part(what, name, zoo)
 
 
-def _unknown_variant(name: str, zoo: Registry) -> str:
-    if text := _explained(name, zoo):
+def _unknown_variant(name: str, zoo: Registry, given: Mapping[str, Any]) -> str:
+    if text := _explained(name, zoo, given):
         return text
     base, _, weights = name.partition(":")
     zoo.load_namespace_of(base)
@@ -121,11 +123,11 @@ def _how_to_get(name: str, zoo: Registry) -> str:
     return f", and this vitzoo knows no such variant of it{did_you_mean(name, known)}; or {both}"
 
 
-def _explained(name: str, zoo: Registry) -> str:
+def _explained(name: str, zoo: Registry, given: Mapping[str, Any]) -> str:
     """Return the message about a name of another library, empty for other names."""
     there = known_in_plugins(name, zoo)
     if there and there[0][0]:  # of another library
-        return explain_plugin(name, there[0])
+        return explain_plugin(name, there[0], given)
     base, _, tag = name.partition(".")
     owner = zoo.host.variants.get(base)
     elsewhere = known_elsewhere(name, zoo)
@@ -133,18 +135,24 @@ def _explained(name: str, zoo: Registry) -> str:
     if owner and first and any(weights.name == tag for weights in owner.weights):
         use = create_call(f"{base}:{tag}")
         return f"unknown variant {name!r}; the name of weights follows a colon: {use}"
-    return explain(name, elsewhere) if elsewhere else ""
+    return explain(name, elsewhere, given) if elsewhere else ""
 
 
-def explain(name: str, matches: list[Match]) -> str:
-    """Return the message about an unknown name that another library or the Hub uses."""
+def explain(name: str, matches: list[Match], given: Mapping[str, Any] = NOTHING) -> str:
+    """Return the message about an unknown name that another library or the Hub uses.
+
+    Args:
+        name: of the network.
+        matches: what it means.
+        given: the other arguments of the user's call of `create`.
+    """
     library, variant, weights = matches[0]
     tag = current(name).partition(".")[2]
     if tag and weights is None:
         names = ", ".join(row.name for row in variant.weights) or "none"
         file = "pass their file: weights='model.safetensors'"
         if address(name, matches[0]):
-            library, file = TIMM, f"{call(name, matches[0])} asks the Hub for them"
+            library, file = TIMM, f"{call(name, matches[0], given)} asks the Hub for them"
         return (
             f"unknown variant {name!r}: in vitzoo its network is {variant.name!r}, but the weights "
             f"{tag!r} of {library} are not registered; registered weights: {names}; or {file}"
@@ -153,12 +161,15 @@ def explain(name: str, matches: list[Match]) -> str:
     for match in matches:
         library = match[0]
         what = "a repository on" if library == HUB else "the name in"
-        meanings.setdefault(library, f"{what} {library}; here it is {call(name, match)}")
+        meanings.setdefault(library, f"{what} {library}; here it is {call(name, match, given)}")
     return f"unknown variant {name!r}: that is {', and '.join(meanings.values())}"
 
 
-def explain_plugin(name: str, meaning: Meaning) -> str:
-    """Return the message about another library's name of a variant that is not installed."""
+def explain_plugin(name: str, meaning: Meaning, given: Mapping[str, Any] = NOTHING) -> str:
+    """Return the message about another library's name of a variant that is not installed.
+
+    The arguments are those of `explain`.
+    """
     library, row, _ = meaning
     if tag := unknown_tag(name, meaning):
         return (
@@ -168,7 +179,7 @@ def explain_plugin(name: str, meaning: Meaning) -> str:
     what = "a repository on" if library == HUB else "the name in"
     return (
         f"unknown variant {name!r}: that is {what} {library}; here it is "
-        f"{plugin_call(name, meaning)}, which {needs(row)}"
+        f"{plugin_call(name, meaning, given)}, which {needs(row)}"
     )
 
 

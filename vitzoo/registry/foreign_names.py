@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from vitzoo.errors import did_you_mean
 from vitzoo.files.strict_toml import loads
@@ -27,6 +28,7 @@ Meaning = tuple[str, Listed, str]
 ENUM = re.compile(r"(ViT_[A-Z]_\d\d)_Weights(\.\w+)?")  # of torchvision
 QUICK = re.compile(r"_quickgelu|-quickgelu$")  # in names of timm, and at the end of open_clip's
 QUICK_GELU = {"activation": "quick_gelu"}
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 TIMM = "timm"
 TAGS = Path(__file__).with_name("timm_tags.toml")
 
@@ -108,17 +110,29 @@ def current(name: str) -> str:
     return plain.removeprefix(f"{TIMM}/") if "." in plain else plain
 
 
-def call(name: str, match: Match) -> str:
+def call(name: str, match: Match, given: Mapping[str, Any] = NOTHING) -> str:
     """Return the call of `create` for a name and one of its matches.
 
     The weights of a tag of timm without an entry are loaded from their repository on the Hub.
+
+    Args:
+        name: in another library.
+        match: one of its meanings.
+        given: further arguments; weights that the name selects count in place of `pretrained` and
+            `weights`.
     """
     _, variant, weights = match
-    quick = QUICK_GELU if QUICK.search(name) else None
-    if weights:
-        quick = None if dict(weights.block).items() >= QUICK_GELU.items() else quick
-        return create_call(variant.name, weights=weights.name, block=quick)
-    return create_call(address(name, match) or variant.name, block=quick)
+    quick = QUICK_GELU if QUICK.search(name) else {}
+    if weights and dict(weights.block).items() >= QUICK_GELU.items():
+        quick = {}
+    block = {**quick, **given.get("block", {})} or None
+    repository = address(name, match)
+    if weights or repository:
+        given = {k: v for k, v in given.items() if k not in ("pretrained", "weights")}
+        given = {"weights": weights.name} | given if weights else given
+    elif not variant.default_weights:
+        given = {k: v for k, v in given.items() if k != "pretrained"}
+    return create_call(repository or variant.name, **{**given, "block": block})
 
 
 def address(name: str, match: Match | Meaning) -> str:
@@ -135,13 +149,16 @@ def create_call(name: str, **arguments: object) -> str:
     return f"vitzoo.create({', '.join([repr(name), *given])})"
 
 
-def plugin_call(name: str, meaning: Meaning) -> str:
-    """Return the call of `create` for a name and what it means in a plugin."""
+def plugin_call(name: str, meaning: Meaning, given: Mapping[str, Any] = NOTHING) -> str:
+    """Return the call of `create` for a name and its meaning in a plugin; `given` as in `call`."""
     _, row, weights = meaning
     if weights:
-        return create_call(row["name"], weights=weights)
-    quick = QUICK_GELU if QUICK.search(name) else None
-    return create_call(row["name"], pretrained=True if entries_of(row) else None, block=quick)
+        given = {k: v for k, v in given.items() if k not in ("pretrained", "weights")}
+        return create_call(row["name"], **{"weights": weights, **given})
+    quick = QUICK_GELU if QUICK.search(name) else {}
+    block = {**quick, **given.get("block", {})} or None
+    usual = {"pretrained": True} if entries_of(row) and "weights" not in given else {}
+    return create_call(row["name"], **{**usual, **given, "block": block})
 
 
 def unknown_tag(name: str, meaning: Meaning) -> str:
