@@ -706,7 +706,6 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         "weights_of_a_model": lambda _: Predictor(model(), weights="a.safetensors"),
         "top_without_labels": lambda _: Predictor(model(), top=3),
         "argument_of_create": lambda _: Predictor("vit_digits", adapter="turned"),
-        "one_image": lambda _: Predictor(model())("digit.png"),
         "tokens_of_native_sizes": lambda _: (
             Predictor(model(), outputs="embed", native_size=True).shapes
         ),

@@ -7,7 +7,7 @@ cause. A command that fails with the exception exits with `exit_code`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Self
 
@@ -91,8 +91,12 @@ class InvalidInput(VitzooError, ValueError):
 class ImageError(VitzooError, ValueError):
     """An image file is missing, damaged, too large, or not an image.
 
+    An error of `vitzoo.predict` has in `predictions` the results of all images.
+
     Fix: replace or skip the file.
     """
+
+    predictions: Sequence[Any] = ()
 
 
 class ExportError(VitzooError, RuntimeError):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from vitzoo import settings
+from vitzoo.display import ResultList, brief
 from vitzoo.errors import (
     IntegrityError,
     PinError,
@@ -69,6 +70,9 @@ class Verification:
     size: int = 0
     sha256: str = ""
     detail: str = ""
+
+    __repr__ = brief
+    _columns = ("name", "state", "size", "path", "detail")
 
 
 def fetch(
@@ -206,11 +210,12 @@ def verify(name_or_path: str | os.PathLike[str] | None = None) -> list[Verificat
     if name_or_path is None:
         every = [(file, _verify(file, pins)) for file in _registered(zoo)]
         here = [row for file, row in every if row.state != "missing" or file.entry.bundled]
-        return here + _strangers({row.sha256 for row in here}, zoo, pins)
+        return ResultList(here + _strangers({row.sha256 for row in here}, zoo, pins))
     found = locate(name_or_path, zoo=zoo)
     if isinstance(found, File | Folder):
-        return _verify_path(found.path, zoo, pins)
-    return [_verify(file, pins) for file in _files_of(_located(name_or_path), zoo, pins)]
+        return ResultList(_verify_path(found.path, zoo, pins))
+    files = _files_of(_located(name_or_path), zoo, pins)
+    return ResultList(_verify(file, pins) for file in files)
 
 
 def local() -> tuple[dict[str, list[str]], dict[str, list[str]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from vitzoo.display import html_table
+from vitzoo.display import brief, html_table
 from vitzoo.errors import printable
 from vitzoo.text import fold
 
@@ -53,6 +53,8 @@ class LoadReport:
     reinitialised: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
+
+    __repr__ = brief
 
     def summary(self) -> str:
         """Return one line: the source, and the number of tensors in each field."""

@@ -56,6 +56,29 @@ def megabytes(size: int) -> str:
     return f"{value:.0f} MB" if value >= 100 else f"{value:.3g} MB"
 
 
+def count(number: int) -> str:
+    """Write a count for people, with three significant digits.
+
+    >>> count(86567656), count(1010000000), count(768)
+    ('86.6M', '1.01B', '768')
+    """
+    if number < 1000:
+        return str(number)
+    for unit, suffix in ((10**3, "k"), (10**6, "M"), (10**9, "B")):
+        if number < 999.5 * unit:  # a larger number has four digits after rounding
+            return f"{number / unit:.3g}{suffix}"
+    return f"{number / 10**12:{'.3g' if number < 999.5e12 else '.0f'}}T"
+
+
+def three_digits(number: float) -> str:
+    """Write a number with three significant digits, and all digits before the point.
+
+    >>> three_digits(17.5645), three_digits(1040.2), three_digits(0.000123)
+    ('17.6', '1040', '0.000123')
+    """
+    return f"{number:.0f}" if abs(number) >= 100 else f"{number:.3g}"
+
+
 def is_terminal(stream: Any) -> bool:
     """Tell whether a standard stream, which may be missing or closed, is a terminal."""
     try:

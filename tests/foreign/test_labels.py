@@ -60,7 +60,7 @@ def test_answers_are_those_of_the_pipeline(
     saved = vitzoo.save(model, tmp_path / "saved.safetensors")
     assert ("output_activation" in saved_metadata(saved)) == (model.output_activation != "softmax")
     for one in (model, saved):
-        predicted = next(vitzoo.predict(one, PHOTO, top=classes)).classes
+        predicted = vitzoo.predict(one, PHOTO, top=classes)[0].classes
         (row,) = vitzoo.Predictor(one, outputs="labels", top=classes)([PHOTO])
         for found in (predicted, row.outputs["labels"]):
             assert [name for _, name, _ in found] == list(expected)
@@ -80,7 +80,7 @@ def test_a_new_classifier_has_no_statement_of_the_old_one(folder):
     assert vitzoo.create(written, num_classes=5).output_activation == "softmax"
     one = vitzoo.create(written, num_classes=1)
     with refuses(InvalidOption, "'sigmoid'", "'identity'"):
-        next(vitzoo.predict(one, PHOTO))
+        vitzoo.predict(one, PHOTO)
     model = vitzoo.create(written)
     model.reset_classifier(4)
     assert model.output_activation == "softmax"

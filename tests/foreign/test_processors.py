@@ -276,7 +276,7 @@ def test_a_refusal_is_raised_by_all_that_prepares_images(folder, tmp_path_factor
         with refuses(InvalidOption, *fix):
             vitzoo.Predictor(found)
         with refuses(InvalidOption, *fix):
-            list(vitzoo.predict(found, IMAGES[0]))
+            vitzoo.predict(found, IMAGES[0])
         with refuses(InvalidOption, *fix):
             vitzoo.embed(found, tmp_path / "a.png", tmp_path / "out", workers=1)
 

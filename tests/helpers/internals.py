@@ -23,6 +23,9 @@ from vitzoo.cli.commands import COMMANDS as COMMANDS
 from vitzoo.cli.main import cli as cli, main as main
 from vitzoo.display import (
     MOST_ROWS as MOST_ROWS,
+    ResultList as ResultList,
+    ResultTuple as ResultTuple,
+    aligned as aligned,
     html_table as html_table,
     screen_width as screen_width,
 )

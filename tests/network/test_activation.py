@@ -51,7 +51,7 @@ def test_every_way_to_answers(model, name, tmp_path):
     expected = list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
     saved = vitzoo.save(model, tmp_path / "net.safetensors")
     for one in (model, vitzoo.create(saved).eval(), copy.deepcopy(model), AveragedModel(model)):
-        predicted = next(vitzoo.predict(one, PHOTO, top=classes)).classes
+        predicted = vitzoo.predict(one, PHOTO, top=classes)[0].classes
         wrapped = isinstance(one, AveragedModel)
         for rows in (predicted, *([] if wrapped else [labels_of(one, top=classes)])):
             assert [index for index, *_ in rows] == [index for index, _ in expected]
@@ -113,7 +113,7 @@ def test_one_class_needs_a_statement(tmp_path, run, core_image):
     path = vitzoo.save(model, tmp_path / "net.safetensors")
     assert vitzoo.Predictor(path, outputs="logits")([PHOTO])[0].outputs["logits"].shape == (1,)
     for call in (
-        lambda: next(vitzoo.predict(path, PHOTO)),
+        lambda: vitzoo.predict(path, PHOTO),
         lambda: vitzoo.Predictor(path, outputs=("pooled", "labels")),
         lambda: vitzoo.Predictor(path).predict(PHOTO),
     ):

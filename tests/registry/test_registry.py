@@ -581,12 +581,13 @@ def test_a_spec_whose_plugin_is_gone_names_it(small, tmp_path):
         vitzoo.create(path)
 
 
-@pytest.mark.parametrize("name", ["vit_b16", "vit_g14", "vit_digits"])
-def test_repr_of_a_variant_is_one_short_line(name):
+SIZES = [("vit_b16", "86.6M"), ("vit_g14", "1.01B"), ("vit_digits", "205k")]
+
+
+@pytest.mark.parametrize(("name", "size"), SIZES)
+def test_repr_of_a_variant_is_one_short_line(name, size):
     variant = vitzoo.describe(name)
     text = repr(variant)
     assert len(text) < 80
-    assert (
-        text == f"<Variant {name}: {variant.params:,} parameters, weights: {len(variant.weights)}>"
-    )
+    assert text == f"<Variant {name}: {size} parameters, weights: {len(variant.weights)}>"
     assert repr([variant]) == f"[{text}]"

@@ -16,7 +16,7 @@ import click
 
 from vitzoo.display import screen_width
 from vitzoo.errors import FirstUseWarning, VitzooError, printable
-from vitzoo.text import is_terminal, megabytes as megabytes
+from vitzoo.text import count as count, is_terminal, megabytes as megabytes
 
 MIN_WRAPPED = 24  # characters; the last column of a table wraps, but is never narrower than this
 DOTS = "..."
@@ -314,20 +314,6 @@ def _encodable(text: str) -> str:
     """Write what the encoding of stdout lacks as escapes, before widths are computed."""
     encoding = getattr(data_stream(), "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
-
-
-def count(number: int) -> str:
-    """Write a count for people: 86.6M, 5.72M, 1.01B.
-
-    >>> count(86567656)
-    '86.6M'
-    """
-    if number < 1000:
-        return str(number)
-    for unit, suffix in ((10**3, "k"), (10**6, "M"), (10**9, "B")):
-        if number < 999.5 * unit:  # a larger number has four digits after rounding
-            return f"{number / unit:.3g}{suffix}"
-    return f"{number / 10**12:{'.3g' if number < 999.5e12 else '.0f'}}T"
 
 
 def _jsonable(value: Any) -> Any:

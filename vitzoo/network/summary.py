@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from vitzoo.display import brief
 from vitzoo.network.model import VisionTransformer
 
 
@@ -62,6 +63,8 @@ class Summary:
     params: int
     flops: int
     activations: int
+
+    __repr__ = brief
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from vitzoo.display import brief
 from vitzoo.errors import IN_CLONE
 from vitzoo.plugin.entry_points import Found
 from vitzoo.plugin.switches import NOT
@@ -65,6 +66,9 @@ class PluginInfo(Record):
     cause: str = ""
     fix: str = ""
     trace: tuple[str, ...] = ()
+
+    __repr__ = brief
+    _columns = ("namespace", "state", "distribution", "version", "trouble")
 
     @property
     def trouble(self) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vitzoo import settings
-from vitzoo.display import html_table
+from vitzoo.display import ResultList
 from vitzoo.errors import PluginError, RegistryError, UnknownName
 from vitzoo.files.names import on_hub
 from vitzoo.keywords import check_each, check_types
@@ -22,7 +22,7 @@ from vitzoo.plugin.host import LOCK, Parts, PluginHost, full_name
 from vitzoo.plugin.info import CORE, LOCAL, PluginInfo, place
 from vitzoo.plugin.switches import NOT, VARIABLES
 from vitzoo.schema.reader import describe as describe_value
-from vitzoo.text import quoted
+from vitzoo.text import count, quoted
 
 if TYPE_CHECKING:  # `vitzoo list` imports no data class
     from vitzoo.registry.index import Index
@@ -247,20 +247,20 @@ def _registry(*_environment: str | None) -> Registry:
     return Registry(settings.registry_files())
 
 
-class Variants(list["Variant"]):
-    """A list of variants, which a notebook shows as a table."""
+class Variants(ResultList["Variant"]):
+    """A list of variants."""
 
-    def _repr_html_(self) -> str:
+    def _cells(self) -> list[dict[str, object]]:
         from vitzoo.registry.listing import HEADINGS, fields
 
-        rows = [fields(variant) | {"params": f"{variant.params:,}"} for variant in self]
-        return html_table([{HEADINGS.get(c, c): row[c] for c in IN_NOTEBOOKS} for row in rows])
+        rows = [fields(variant) | {"params": count(variant.params)} for variant in self]
+        return [{HEADINGS.get(c, c): row[c] for c in IN_NOTEBOOKS} for row in rows]
 
 
 def variants(
     pattern: str | Iterable[str] = "*", *, where: str | None = None, **filters: Any
 ) -> list[Variant]:
-    """Return the variants that match, in the order of the registry; a notebook shows a table.
+    """Return the variants that match, in the order of the registry; the list shows as a table.
 
     Conditions on fields of weights, such as `top1` or `license`, are tested on each weights entry:
     one entry of the variant must meet all conditions. A variant without weights counts as an entry
@@ -310,4 +310,4 @@ def describe(name: str) -> Variant:
 
 def plugins() -> list[PluginInfo]:
     """Return every plugin with its state, the core first."""
-    return registry().plugins()
+    return ResultList(registry().plugins())

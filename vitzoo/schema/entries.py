@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vitzoo.display import ResultTuple
 from vitzoo.errors import InvalidOption, VitzooError, did_you_mean
 from vitzoo.files.names import (
     COMMIT,
@@ -123,7 +124,7 @@ class Entries(Record):
             return row
         name = reader.text("compared_with")
         others = known_row(reader, "comparisons", name, self.comparisons)
-        return row.with_values(paper_results=row.paper_results + others)
+        return row.with_values(paper_results=ResultTuple(row.paper_results + others))
 
     def _start(self, reader: Reader) -> Variant:
         """Return the variant whose values missing keys have."""
@@ -230,7 +231,7 @@ def _paper_results(reader: Reader, key: str) -> tuple[PaperResult, ...]:
         stated["accuracies"] = percentages(row)
         found.append(NO_RESULT.with_values(**stated, **row.each(optional(PaperResult))))
         row.done()
-    return tuple(found)
+    return ResultTuple(found)
 
 
 def _check_variant(row: Variant, reader: Reader) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from vitzoo.display import ResultTuple
 from vitzoo.errors import did_you_mean
 from vitzoo.schema.reader import NAME, NAME_RULE, Reader
 from vitzoo.schema.rows import Recipe, Throughput, Weights
@@ -61,7 +62,7 @@ def read_throughput(reader: Reader, known: Mapping[str, Throughput]) -> tuple[Th
         known: the measurements of the manifest.
     """
     sub = reader.sub("throughput")
-    return () if sub is None else tuple(_measured(sub, name, known) for name in sub.table)
+    return ResultTuple(_measured(sub, name, known) for name in (sub.table if sub else ()))
 
 
 def _measured(reader: Reader, name: str, known: Mapping[str, Throughput]) -> Throughput:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+from vitzoo.display import brief, laid_out
 from vitzoo.errors import InvalidOption, printable
 from vitzoo.schema.reader import MAX_PX, Reader, describe
 from vitzoo.schema.record import Record
@@ -90,8 +91,7 @@ class Preprocessing(Record):
         _leave_defaults_out(self)
 
     def __repr__(self) -> str:
-        stated = ", ".join(f"{key}={value!r}" for key, value in vars(self).items())
-        return f"{type(self).__name__}({stated})"
+        return laid_out(type(self).__name__, vars(self))
 
     def with_values(self, **values: Any) -> Self:
         """Return a copy with other values of these fields, which are not checked."""
@@ -157,6 +157,8 @@ class UnreadPreprocessing(Record):
     value: str = ""
     reason: str = ""
     known: Preprocessing | None = None
+
+    __repr__ = brief
 
     @property
     def message(self) -> str:

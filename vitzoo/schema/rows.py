@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from vitzoo.display import html_table
+from vitzoo.display import ResultTuple, brief, html_table
 from vitzoo.files.names import without_query
 from vitzoo.schema.preprocessing import USUAL, Preprocessing
 from vitzoo.schema.record import Record
@@ -45,7 +45,7 @@ from vitzoo.schema.values import (
     PartFact,
     one_of,
 )
-from vitzoo.text import px
+from vitzoo.text import count, px, three_digits
 
 OBJECTIVES = ("supervised", "self-supervised", "image-text")  # of pre-training
 ImportTarget = str | Callable[..., Any]
@@ -68,6 +68,8 @@ class Contribution(Record):
     summary: str = field(metadata=TEXT | REQUIRED)
     source: str = field(default="", metadata=TEXT)
     requires: tuple[str, ...] = field(default=(), metadata=REQUIREMENTS)
+
+    __repr__ = brief
 
 
 class PatchEmbedderEntry(Contribution):
@@ -103,6 +105,8 @@ class CheckpointFormat(Contribution):
     """Maps the tensor names of a weights file to those of vitzoo; see `vitzoo.formats`."""
 
     target: Any  # `"package.module:name"`, or an object with the methods of `vitzoo.formats.Format`
+
+    __repr__ = brief
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +154,8 @@ class Recipe(Record):
     ema: float | None = field(default=None, metadata=SHARE)
     source: str = field(metadata=TEXT | REQUIRED)
     commit: str = field(default="", metadata=COMMIT)
+
+    __repr__ = brief
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,6 +255,9 @@ class Weights(Record):
     recipe: Recipe | None = None
     default: bool = field(default=False, metadata=FLAG)
 
+    __repr__ = brief
+    _columns = ("name", "default", "pretraining_data", "top1", "license_note")
+
     @property
     def bundled(self) -> bool:
         """Whether the file lies in the package of the plugin."""
@@ -308,6 +317,9 @@ class PaperResult(Record):
     deviations: tuple[tuple[str, float], ...] = field(default=(), metadata=DEVIATIONS)
     core_days: float | None = field(default=None, metadata=POSITIVE)
 
+    __repr__ = brief
+    _columns = ("model", "pretraining_data", "epochs", "accuracies", "source")
+
     @property
     def cells(self) -> dict[str, str]:
         """The accuracy in each data set as text, with the standard deviation if it is stated."""
@@ -343,6 +355,9 @@ class Throughput(Record):
     software: str = field(default="", metadata=TEXT)
     source: str = field(metadata=TEXT | REQUIRED)
     commit: str = field(default="", metadata=COMMIT)
+
+    __repr__ = brief
+    _columns = ("name", "images_per_second", "hardware", "precision", "mode")
 
 
 @dataclass(frozen=True)
@@ -396,24 +411,18 @@ class Variant(Record):
     namespace: str = "core"
 
     def __repr__(self) -> str:
-        return f"<Variant {self.name}: {self.params:,} parameters, weights: {len(self.weights)}>"
+        return (
+            f"<Variant {self.name}: {count(self.params)} parameters, weights: {len(self.weights)}>"
+        )
 
     def _repr_html_(self) -> str:
         spec = self.spec
         sizes = {"px": px(spec.image_size), "patch px": px(spec.patch_size)}
         numbers = {"width": spec.embed_dim, "depth": spec.depth, "heads": spec.num_heads}
-        network = {"parameters": f"{self.params:,}", "GMACs": self.gmacs, **sizes, **numbers}
-        weights = (
-            {
-                "weights": row.name,
-                "default": "yes" if row.default else "",
-                "pretraining data": row.pretraining_data,
-                "top1": row.top1,
-                "license": row.license_note,
-            }
-            for row in self.weights
-        )
-        return html_table([network], f"{self.name}: {self.summary}") + html_table(weights)
+        gmacs = self.gmacs and three_digits(self.gmacs)
+        network = {"parameters": count(self.params), "GMACs": gmacs, **sizes, **numbers}
+        weights = ResultTuple(self.weights)._repr_html_()
+        return html_table([network], f"{self.name}: {self.summary}") + weights
 
     @property
     def maker(self) -> str:
@@ -437,8 +446,8 @@ class Variant(Record):
 def with_default(weights: Sequence[Weights]) -> tuple[Weights, ...]:
     """Return the weights of a variant; the only entry is the default."""
     if len(weights) == 1 and not weights[0].default:
-        return (weights[0].with_values(default=True),)
-    return tuple(weights)
+        return ResultTuple((weights[0].with_values(default=True),))
+    return ResultTuple(weights)
 
 
 def built_of_parts(variant: Variant) -> bool:

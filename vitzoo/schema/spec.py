@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
+from vitzoo.display import brief
 from vitzoo.errors import InvalidOption, RegistryError, VitzooError, short_repr
 from vitzoo.schema.reader import NAME, NAMESPACE, Reader, describe
 from vitzoo.schema.record import Record
@@ -72,6 +73,8 @@ class PartSpec(Record):
     name: str
     options: tuple[tuple[str, Option], ...] = ()
     opaque: bool = False
+
+    __repr__ = brief
 
     @classmethod
     def parse(cls, value: object, what: str, error: type[VitzooError] = InvalidOption) -> PartSpec:
@@ -152,6 +155,8 @@ class BlockSpec(Record):
     merge: int = 0
     window: int = 0
     global_blocks: tuple[int, ...] = ()
+
+    __repr__ = brief
 
     @classmethod
     def read(cls, reader: Reader, base: BlockSpec) -> BlockSpec:
@@ -234,6 +239,8 @@ class Spec(Record):
     dropout: float = 0.0
     init: str = "vit_jax"
     options: tuple[tuple[str, Option], ...] = ()
+
+    __repr__ = brief
 
     @classmethod
     def read(cls, reader: Reader, base: Spec | None = None) -> Spec:

@@ -68,13 +68,13 @@ def test_predict_refuses_an_embedding(photo):
     model = vitzoo.create(SMALL)
     text = r"embedding.* 512 .*class_embeddings=.*num_classes="
     with pytest.raises(InvalidOption, match=text):
-        list(vitzoo.predict(model, [photo]))
+        vitzoo.predict(model, [photo])
 
 
 def test_predict_names_the_weights_with_classes(photo):
     model = vitzoo.create({"variant": "clip/vit_b32", "depth": 1}, device="meta")
     with pytest.raises(InvalidOption) as caught:
-        list(vitzoo.predict(model, [photo]))
+        vitzoo.predict(model, [photo])
     assert "create('clip/vit_b32', weights='laion2b_ft_in12k_in1k')" in str(caught.value)
     assert "weights='openai')" not in str(caught.value)
 
@@ -86,7 +86,7 @@ def test_predict_works_with_classes(photo):
 
 def test_predict_refuses_the_features_of_siglip(photo):
     with pytest.raises(InvalidOption, match="no classifier"):
-        list(vitzoo.predict(vitzoo.create(SMALL | {"variant": "siglip/vit_b16"}), [photo]))
+        vitzoo.predict(vitzoo.create(SMALL | {"variant": "siglip/vit_b16"}), [photo])
 
 
 def test_a_saved_embedding_is_one_again(tmp_path):

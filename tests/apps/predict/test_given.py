@@ -26,7 +26,7 @@ def model(small):
 
 CALLS = {
     "Predictor": vitzoo.Predictor,
-    "predict": lambda model, **device: next(vitzoo.predict(model, DIGIT, **device)),
+    "predict": lambda model, **device: vitzoo.predict(model, DIGIT, **device),
     "plot": lambda model, **device: vitzoo.plot("filters", model, **device),
 }
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import shutil
 from pathlib import Path
 
@@ -58,12 +59,12 @@ def test_a_model_without_data_is_refused(run, photos):
 @cases("name", ["top", "batch_size"])
 def test_absurd_numbers(classifier, photos, name, value):
     with refuses(InvalidOption, name, "from 1", value):
-        next(predict(classifier, [photos], **{name: value}))
+        predict(classifier, [photos], **{name: value})
 
 
 @pytest.mark.parametrize("batch_size", [1, 16])
 def test_predict_gives_what_the_model_gives(classifier, photos, batch_size):
-    found = list(predict(classifier, [photos], top=3, batch_size=batch_size))
+    found = predict(classifier, [photos], top=3, batch_size=batch_size)
     assert [p.image.name for p in found] == ["china.png", "flower.png"]
     for prediction, photo in zip(found, PHOTOS, strict=True):
         shares = expected(classifier, photo)
@@ -97,9 +98,9 @@ def found_by(classifier, images):
 def test_an_image_without_a_name_is_named_by_its_index(classifier):
     wrong = np.zeros((4, 4), np.int32)
     with refuses(ImageError, "image 1:", "int32", "expected uint8"):
-        list(predict(classifier, [PHOTOS[0], wrong]))
+        predict(classifier, [PHOTOS[0], wrong])
     with refuses(ImageError, "image 0 is empty", "expected an image file"):
-        list(predict(classifier, b""))
+        predict(classifier, b"")
 
 
 def test_classes_without_names_are_numbered(classifier, photos):
@@ -112,33 +113,75 @@ def test_classes_without_names_are_numbered(classifier, photos):
 def test_another_number_of_names_is_refused(classifier, photos):
     classifier.labels = ("a", "b")
     with refuses(InvalidOption, "model.labels", "2 names", "1000 classes"):
-        list(predict(classifier, [photos]))
+        predict(classifier, [photos])
 
 
 def test_a_classifier_that_is_not_trained_is_named(classifier, photos, tmp_path, caplog):
-    assert list(predict(classifier, [photos], top=1))
+    assert predict(classifier, [photos], top=1)
     assert caplog.text == ""
     vitzoo.save(vitzoo.create("vit_digits", num_classes=3), tmp_path / "fresh.safetensors")
-    list(predict(tmp_path / "fresh.safetensors", [photos]))
+    predict(tmp_path / "fresh.safetensors", [photos])
     says(caplog.text, "same probabilities", "all zero", "train it", "trained weights")
 
 
 def test_predict_without_a_classifier():
     model = vitzoo.create("vit_digits", pretrained=True, num_classes=0)
     with refuses(InvalidOption, "no classifier"):
-        list(predict(model, []))
+        predict(model, [])
 
 
-def test_an_unreadable_image_raises_unless_it_is_handled(classifier, photos):
+def test_an_unreadable_image_raises_after_the_others(classifier, photos):
     (photos / "broken.png").write_bytes(b"no image")
-    seen = predict(classifier, [photos], batch_size=1)
-    with refuses(ImageError, "broken.png"):
-        list(seen)
+    with refuses(ImageError, "broken.png", "predictions", "all 3 images") as caught:
+        predict(classifier, photos, batch_size=1)
+    found = pickle.loads(pickle.dumps(caught.value)).predictions
+    assert isinstance(found, vitzoo.Predictions)
+    assert names_and_counts(found) == [("broken.png", 0), ("china.png", 5), ("flower.png", 5)]
+    assert "not an image" in found[0].error
+    assert "not an image" in repr(found).splitlines()[1]
+    same = vitzoo.Predictor(classifier).predict(photos)
+    assert [one.error for one in same] == [one.error for one in found]
+
+
+def test_several_unreadable_images_are_listed(classifier, tmp_path):
+    files = [tmp_path / f"{i}.png" for i in range(7)]
+    with refuses(ImageError, "7 images", *map(str, files[:5]), "and 2 more") as caught:
+        predict(classifier, files)
+    assert "6.png" not in str(caught.value)
+    assert "has the results" not in str(caught.value)  # there are none
+    assert len(caught.value.predictions) == 7
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_handler_gets_each_error(classifier, photos, tmp_path, stream):
+    (photos / "broken.png").write_bytes(b"no image")
+    empty = tmp_path / "empty"
+    empty.mkdir()
     errors = []
-    found = list(predict(classifier, [photos], batch_size=2, on_error=errors.append))
-    assert [p.image.name for p in found] == ["china.png", "flower.png"]
-    assert [type(error) for error in errors] == [ImageError]
-    says(str(errors[0]), "broken.png")
+    given = [photos, empty, "nope.jpg"]
+    found = predict(classifier, given, batch_size=2, on_error=errors.append, stream=stream)
+    assert [name for name, count in names_and_counts(found) if not count] == [
+        "broken.png", "empty", "nope.jpg"
+    ]  # fmt: skip
+    assert [type(error) for error in errors] == [ImageError] * 3
+    for error, text in zip(errors, ("broken.png", "contains no images", "nope.jpg"), strict=True):
+        says(str(error), text)
+
+
+def test_a_stream_yields_batch_by_batch_and_raises_at_the_end(classifier, photos):
+    calls = []
+    classifier.register_forward_hook(lambda *_: calls.append(1))
+    found = predict(classifier, ["nope.jpg", photos], batch_size=1, stream=True)
+    assert (next(found).image.name, calls) == ("nope.jpg", [])
+    assert (next(found).image.name, calls) == ("china.png", [1])
+    assert next(found).image.name == "flower.png"
+    with refuses(ImageError, "nope.jpg") as caught:
+        next(found)
+    assert names_and_counts(caught.value.predictions) == [("nope.jpg", 0)]
+
+
+def names_and_counts(found):
+    return [(one.image.name, len(one.classes)) for one in found]
 
 
 # The command
@@ -230,19 +273,9 @@ def test_an_embedding_is_no_class(classifier, photos):
     classifier.head.embedding = True
     try:
         with refuses(InvalidOption, "1000 numbers", "not classes"):
-            list(predict(classifier, [photos]))
+            predict(classifier, [photos])
     finally:
         del classifier.head.embedding
-
-
-def test_a_file_that_is_not_there_goes_to_the_handler(classifier, photos):
-    missed = []
-    found = list(predict(classifier, ["nope.jpg", photos], on_error=missed.append))
-    assert [row.image.name for row in found] == ["china.png", "flower.png"]
-    (error,) = missed
-    says(str(error), "nope.jpg")
-    with refuses(ImageError, "nope.jpg"):
-        list(predict(classifier, ["nope.jpg", photos]))
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])
@@ -298,6 +331,6 @@ def test_hidden_files_are_no_images_and_others_are_counted(saved, photos, run, c
     assert [one.image.name for one in found] == ["china.png", "flower.png"]
     assert found.left_out == {".heic": 2}
     with caplog.at_level("INFO", "vitzoo"):
-        assert len(list(predict(saved, photos))) == 2
+        assert len(predict(saved, photos)) == 2
     assert "2 files are left out" in caplog.text
     assert [row.image.name for row in predict(saved, photos / "._china.png")] == ["._china.png"]

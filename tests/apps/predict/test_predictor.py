@@ -181,11 +181,12 @@ def test_the_repr_of_predictions_has_an_aligned_line_for_each_image():
     )
     dog = r"d\x1b[2Jog\u202e"
     assert repr(found).splitlines() == [
-        f"a.png     cat{' ' * 15} 87.5%  {dog} 6.2%",
-        f"\u6570\\n.png  {dog}    6.2%",
-        f"image 2   {' ' * 26}the image has no pixels",
+        f"image     label{' ' * 13}probability  next",
+        f"a.png     cat{' ' * 15}      87.5%  {dog} 6.2%",
+        f"\u6570\\n.png  {dog}         6.2%",
+        f"image 2   {' ' * 31}the image has no pixels",
     ]
-    assert repr(vitzoo.Predictions()) == "no predictions"
+    assert repr(vitzoo.Predictions()) == "[]"
 
 
 # Images
@@ -332,10 +333,11 @@ ALONE = {
 
 
 @pytest.mark.parametrize("image", ALONE.values(), ids=ALONE)
-def test_one_image_is_no_list_of_images(digits, image):
-    for call in (digits, digits.rows):
-        with refuses(InvalidOption, type(image).__name__, "[image]"):
-            call(image)
+def test_one_image_needs_no_list(digits, image):
+    ((row,), (same,), (listed,)) = digits(image), digits.rows(image), digits([image])
+    assert not row.error
+    for one in (same, listed):
+        np.testing.assert_array_equal(one.outputs["pooled"], row.outputs["pooled"])
 
 
 def test_an_array_of_several_images(digits):

@@ -19,6 +19,7 @@ from torch.fx import Proxy
 from vitzoo.advice.arguments import hint
 from vitzoo.apps.backbone.feature_info import FeatureInfo
 from vitzoo.apps.backbone.pyramid import SCALES, SimpleFeaturePyramid
+from vitzoo.display import html_table
 from vitzoo.errors import InvalidInput, InvalidOption, MissingDependency, short_repr
 from vitzoo.factory import create
 from vitzoo.keywords import check_choice, check_keywords, check_types
@@ -257,6 +258,12 @@ class Backbone(nn.Module):
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute each block in the backward pass instead of keeping its activations."""
         self.network.set_grad_checkpointing(enable)
+
+    def _repr_html_(self) -> str:
+        names = {"module": "map", "num_chs": "channels", "reduction": "stride"}
+        maps = self.feature_info.get_dicts(tuple(names))
+        rows = [{heading: each[key] for key, heading in names.items()} for each in maps]
+        return html_table(rows, f"Backbone, {type(self.network).__name__}")
 
     @property
     def out_indices(self) -> list[int]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from vitzoo.apps.export.int8 import LEAST_COSINE
-from vitzoo.display import html_table
+from vitzoo.display import brief, html_table
 
 LEAST_RATIO = 1.1
 CONFIDENCE = 0.95
@@ -57,6 +57,8 @@ class Measurement:
     recommended: bool = False
     error: str = ""
 
+    __repr__ = brief
+
     def shown(self) -> dict[str, object]:
         """Return the numbers of a way that has not failed, as people read them."""
         return {
@@ -100,6 +102,8 @@ class Benchmark:
     rows: tuple[Measurement, ...]
     advice: tuple[str, ...]
     left_out: tuple[str, ...] = ()
+
+    __repr__ = brief
 
     def __str__(self) -> str:
         return "\n".join(self.advice)

@@ -23,6 +23,7 @@ from vitzoo.checkpoint.detect import format_of, identified
 from vitzoo.checkpoint.saved import METADATA
 from vitzoo.checkpoint.shards import check_union
 from vitzoo.checkpoint.writers import FOREIGN, write_npz, write_safetensors
+from vitzoo.display import brief
 from vitzoo.errors import CheckpointError, InvalidOption, PluginError, printable
 from vitzoo.factory import create
 from vitzoo.files.access import writing_to
@@ -79,6 +80,8 @@ class Conversion:
     split: int = 0
     stacked: int = 0
     notes: tuple[str, ...] = ()
+
+    __repr__ = brief
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ from vitzoo.apps.predict.classes import check_count
 from vitzoo.apps.predict.cores import cores
 from vitzoo.apps.predict.fingerprint import Fingerprint, check_unchanged
 from vitzoo.apps.predict.predictor import Predictor
+from vitzoo.display import brief
 from vitzoo.errors import InvalidOption, printable, short_repr
 from vitzoo.images.find import LeftOut, shown_left_out
 from vitzoo.keywords import check_choice, check_keywords, check_types
@@ -85,6 +86,8 @@ class Embedded:
     reasons: tuple[str, ...] = ()
     left_out: Mapping[str, int] = field(default_factory=dict)
     device: str = ""
+
+    __repr__ = brief
 
     @property
     def shares(self) -> dict[str, float]:

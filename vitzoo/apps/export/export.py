@@ -19,6 +19,7 @@ from vitzoo.apps.export.int8 import quantise, smallest_cosine, speed
 from vitzoo.apps.export.targets import BATCH, TARGETS, Run, Target
 from vitzoo.apps.predict.fingerprint import hash_tensors
 from vitzoo.apps.predict.outputs import LOGITS, POOLED, Outputs
+from vitzoo.display import brief
 from vitzoo.errors import ExportError, InvalidOption
 from vitzoo.factory import open_network
 from vitzoo.files.folder_manifest import write_manifest, writing_own
@@ -65,6 +66,8 @@ class Export:
     difference: float
     cosine: float | None = None
     speed: float | None = None
+
+    __repr__ = brief
 
 
 class _Output(nn.Module):

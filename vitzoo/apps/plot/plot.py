@@ -19,7 +19,8 @@ from vitzoo.apps.plot.figures import Seen
 from vitzoo.apps.plot.kinds import check_count, check_kind
 from vitzoo.apps.plot.sheet import Title, image_bytes, own_settings
 from vitzoo.apps.predict.classes import sample_of
-from vitzoo.apps.predict.given import opened, placed
+from vitzoo.apps.predict.given import opened
+from vitzoo.display import shown_as_png
 from vitzoo.errors import InvalidInput, InvalidOption
 from vitzoo.files.access import check_figure, writing_to
 from vitzoo.images.find import find_images
@@ -30,7 +31,6 @@ from vitzoo.network.device import running_on
 from vitzoo.network.inputs import explained
 from vitzoo.network.model import VisionTransformer
 from vitzoo.network.wrappers import network_of, unwrapped
-from vitzoo.opening import is_model
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.schema.preprocessing import UnreadPreprocessing
 from vitzoo.schema.reader import describe
@@ -70,14 +70,15 @@ class Plot:
 
     @cached_property
     def figure(self) -> Figure:
-        """The matplotlib figure, which is no figure of `pyplot`.
+        """The matplotlib figure, which is no figure of `pyplot`; a notebook shows it.
 
         Raises:
             MissingDependency: matplotlib is not installed.
         """
         check_extra("plot", "vitzoo.plot")
         with own_settings():
-            return self.draw()
+            figure: Figure = shown_as_png(self.draw())
+        return figure
 
     def save(self, path: str | os.PathLike[str], *, force: bool = False) -> Path:
         """Write the figure to a .png or .svg file, whole or not at all, and return its path.
@@ -263,11 +264,7 @@ def plot(
 
 
 def _network(model: Any, device: torch.device | str | None) -> VisionTransformer:
-    network: Any
-    if not is_model(model):
-        network = opened(model, device=device)
-    else:
-        network = unwrapped(model if device is None else placed(model, device=device))
+    network = unwrapped(opened(model, device=device))
     if not isinstance(network, VisionTransformer):  # which needs no spec here
         raise InvalidOption(
             f"plot takes a vitzoo.VisionTransformer, got {network_of(network).spec.variant}, a "

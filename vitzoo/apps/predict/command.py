@@ -87,9 +87,10 @@ def predict_command(
 
     network = opened(model, weights=weights, device=device)
     say(f"{network.load_report.summary()}; on {label(next(network.parameters()).device)}")
-    found = predict(network, files, top=top, on_error=note)
+    every = predict(network, files, top=top, on_error=note, stream=True)
+    found = (one for one in _counted(every, len(files)) if not one.error)
     given = click.get_current_context().get_parameter_source("top") is ParameterSource.COMMANDLINE
-    _print(_counted(found, len(files)), as_json=as_json, each=given and top > 1)
+    _print(found, as_json=as_json, each=given and top > 1)
     if left_out:
         say(f"vitzoo: {shown_left_out(left_out)}")
     if unreadable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import sha256
@@ -52,15 +52,17 @@ class Decoded:
     sha256: str = ""
 
 
-def decoded(image: Input, name: str, transform: Transform) -> Decoded:
+def decoded(image: Input | ImageError, name: str, transform: Transform) -> Decoded:
     """Prepare an image; it raises no error about an image.
 
     Args:
-        image: as for `Predictor`.
+        image: as for `Predictor`, or the error of a folder.
         name: of bytes, in messages.
         transform: of the network.
     """
     digest = ""
+    if isinstance(image, ImageError):
+        return Decoded(None, str(image))
     try:
         with ExitStack() as held:
             if isinstance(image, str | os.PathLike):
@@ -114,21 +116,20 @@ def as_list(called: str, images: Any, transform: Transform | None = None) -> lis
     return given
 
 
-def named(
-    images: Iterable[Input],
-    on_error: Callable[[ImageError], object] | None = None,
-    left_out: LeftOut | None = None,
-) -> Iterator[tuple[Path, Input]]:
+def named(images: Iterable[Input], left_out: LeftOut) -> Iterator[tuple[Path, Input | ImageError]]:
     """Yield each image with its name: its path, or `image N` for the one at index N.
 
-    A folder is replaced by the image files directly in it. `on_error` gets the error of a folder
-    without images, which is raised otherwise; `left_out` counts the other files.
+    A folder is replaced by the image files directly in it, and one without images by its error;
+    `left_out` counts the other files.
     """
     for i, image in enumerate(images):
         if not isinstance(image, str | os.PathLike):
             yield Path(f"image {i}"), image
         elif os.path.isdir(image):  # noqa: PTH112  # False for a name that is too long
-            yield from ((file, file) for file in find_images([Path(image)], on_error, left_out))
+            try:
+                yield from ((file, file) for file in find_images([Path(image)], left_out=left_out))
+            except ImageError as error:
+                yield Path(image), error
         else:
             yield Path(image), image
 

@@ -20,6 +20,7 @@ from torch import nn
 import vitzoo
 from vitzoo.apps.predict.arithmetic import matmul_precision
 from vitzoo.checkpoint.comparison import SIMPLE, compare, opaque_parts
+from vitzoo.display import brief
 from vitzoo.errors import InvalidOption
 from vitzoo.registry.registry import registry
 from vitzoo.schema.spec import Spec
@@ -64,6 +65,8 @@ class Fingerprint:
     parts: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
     native_size: int = 0
+
+    __repr__ = brief
 
     def to_data(self) -> dict[str, Any]:
         """Return the fingerprint as plain data, which JSON can store.

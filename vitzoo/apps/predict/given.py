@@ -18,7 +18,7 @@ from vitzoo.files.names import on_hub
 from vitzoo.log import log
 from vitzoo.network.device import check_place, choose_device, label, of_rank, running_on
 from vitzoo.network.wrappers import network_of, unwrapped
-from vitzoo.opening import File, Folder, Named, locate
+from vitzoo.opening import File, Folder, Named, is_model, locate
 from vitzoo.registry.choice import is_path
 
 
@@ -39,10 +39,11 @@ def opened(
     device: torch.device | str | None = None,
     **options: Any,
 ) -> Any:
-    """Return a new network of `create` on the device of the computation.
+    """Return a new network of `create` on the device of the computation, or a model object.
 
     Args:
-        model: the network, see docs/create.md#which-network.
+        model: the network, see docs/create.md#which-network. A model object stays where it is, and
+            is copied to another device.
         weights, pretrained: as in `create`; the default weights of a variant are loaded.
         device: as for `choose_device`.
         options: further arguments of `create`.
@@ -50,6 +51,8 @@ def opened(
     Raises:
         VitzooError: as `create`, or the device cannot be used.
     """
+    if is_model(model):
+        return model if device is None else placed(model, device=device)
     place = of_rank(choose_device(device))
     with running_on(place):
         network = create(model, pretrained=pretrained, weights=weights, device=place, **options)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from vitzoo.apps.predict.decoding import Decoded
+from vitzoo.display import brief
 from vitzoo.errors import InvalidOption, UnknownOption, did_you_mean, short_repr
 
 LABELS, LOGITS, POOLED = "labels", "logits", "pooled"
@@ -32,6 +33,9 @@ class Row:
     height: int
     sha256: str
     outputs: Mapping[str, Any]
+
+    __repr__ = brief
+    _columns = ("width", "height", "outputs", "error")
 
 
 @dataclass(frozen=True)

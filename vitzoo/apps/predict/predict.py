@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
@@ -21,29 +20,59 @@ from vitzoo.apps.predict.classes import (
     sample_of,
 )
 from vitzoo.apps.predict.decoding import Input, as_list, decoded, named
-from vitzoo.apps.predict.given import opened, placed
-from vitzoo.apps.predict.prediction import Prediction
+from vitzoo.apps.predict.given import opened
+from vitzoo.apps.predict.prediction import Prediction, Predictions
 from vitzoo.errors import ImageError
 from vitzoo.images.find import LeftOut, shown_left_out
-from vitzoo.images.transform import Transform
-from vitzoo.keywords import check_types
+from vitzoo.keywords import check_keywords, check_types
 from vitzoo.known import transform
 from vitzoo.log import log
 from vitzoo.network.device import running_on
 from vitzoo.network.wrappers import network_of
-from vitzoo.opening import is_model
 from vitzoo.schema.spec import Spec
 
+Model = str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module
+OnError = Callable[[ImageError], object] | None
+MOST_NAMED = 5  # images in a message
 
+
+@overload
 def predict(
-    model: str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module,
+    model: Model,
     images: Input | Iterable[Input],
     *,
     top: int = 5,
     batch_size: int = 16,
     device: torch.device | str | None = None,
-    on_error: Callable[[ImageError], object] | None = None,
-) -> Iterator[Prediction]:
+    on_error: OnError = None,
+    stream: Literal[False] = False,
+) -> Predictions: ...
+
+
+@overload
+def predict(
+    model: Model,
+    images: Input | Iterable[Input],
+    *,
+    top: int = 5,
+    batch_size: int = 16,
+    device: torch.device | str | None = None,
+    on_error: OnError = None,
+    stream: Literal[True],
+) -> Iterator[Prediction]: ...
+
+
+@check_keywords()
+def predict(
+    model: Model,
+    images: Input | Iterable[Input],
+    *,
+    top: int = 5,
+    batch_size: int = 16,
+    device: torch.device | str | None = None,
+    on_error: OnError = None,
+    stream: bool = False,
+) -> Predictions | Iterator[Prediction]:
     """Classify images batch by batch; the model is set to evaluation mode.
 
     `model.output_activation` states the probabilities: the softmax of the logits; a sigmoid for
@@ -57,20 +86,22 @@ def predict(
         batch_size: number of images in a batch.
         device: of the computation, as for `Predictor`; a model object is copied to another device.
         on_error: is called with the error of each image that cannot be read, instead of raising
-            it; the other images are classified.
+            it.
+        stream: return an iterator, which computes a batch when its first prediction is needed.
+
+    Returns:
+        A list that shows as a table, or an iterator. An image that cannot be read has its error
+        and no classes.
 
     Raises:
         InvalidOption: the model has no classifier (it returns features or an embedding), it has one
             class and no output activation for it, or a value is not possible.
-        ImageError: a file is missing or no readable image.
+        ImageError: a file is missing or no readable image. It is raised after the other images are
+            classified. Its `predictions` are those of all images; those that failed with `stream`.
     """
     listed = None if isinstance(images, np.ndarray) else as_list("predict", images)
-    check_types("predict", on_error=(on_error, "a function or None"))
-    network: Any = model
-    if not is_model(model):
-        network = opened(model, device=device)
-    elif device is not None:
-        network = placed(model, device=device)
+    check_types("predict", on_error=(on_error, "a function or None"), stream=(stream, "a boolean"))
+    network = opened(model, device=device)
     check_classifier(network)
     check_count("top", top)
     check_count("batch_size", batch_size)
@@ -78,35 +109,65 @@ def predict(
     sample = sample_of(network)
     prepare = transform(network)
     given = as_list("predict", images, prepare) if listed is None else listed
+    left_out = LeftOut()
 
     def predictions() -> Iterator[Prediction]:
+        """Yield all predictions, also those with errors."""
         network.eval()
-        left_out = LeftOut()
-        inputs = _inputs(named(given, on_error, left_out), prepare, on_error)
+        inputs = ((name, decoded(one, str(name), prepare)) for name, one in named(given, left_out))
         for batch in batches(inputs, batch_size):
-            images = torch.stack([x for _, x in batch]).to(sample.device, sample.dtype)
-            with running_on(sample.device), torch.inference_mode():
-                best = best_classes(network(images), names, top, activation)
-            for (name, _), rows in zip(batch, best, strict=True):
-                yield Prediction(name, rows, output_activation=activation)
+            best = iter(classes_of([one.tensor for _, one in batch if one.tensor is not None]))
+            for name, one in batch:
+                classes = () if one.error else next(best)
+                found = Prediction(name, classes, one.error, activation)
+                if found.error and on_error:
+                    on_error(ImageError(_text(found)))
+                yield found
         if left_out:
             log.info("%s", shown_left_out(left_out))
 
-    return predictions()
+    def classes_of(tensors: list[Tensor]) -> list[tuple[tuple[int, str, float], ...]]:
+        if not tensors:
+            return []
+        batch = torch.stack(tensors).to(sample.device, sample.dtype)
+        with running_on(sample.device), torch.inference_mode():
+            return best_classes(network(batch), names, top, activation)
+
+    if stream:
+        return predictions() if on_error else _raising(predictions())
+    every = Predictions(predictions())
+    every.left_out = dict(left_out)
+    failed = [] if on_error else [one for one in every if one.error]
+    if failed:
+        raise _unreadable(failed, every)
+    return every
 
 
-def _inputs(
-    images: Iterable[tuple[Path, Input]],
-    prepare: Transform,
-    on_error: Callable[[ImageError], object] | None,
-) -> Iterator[tuple[Path, Tensor]]:
-    for name, image in images:
-        one = decoded(image, str(name), prepare)
-        if one.tensor is not None:
-            yield name, one.tensor
-            continue
-        there = str(name) in one.error
-        error = ImageError(one.error if there else f"{name}: {one.error}")
-        if on_error is None:
-            raise error
-        on_error(error)
+def _raising(predictions: Iterator[Prediction]) -> Iterator[Prediction]:
+    """Yield predictions, then raise the errors of images."""
+    failed = Predictions()
+    for one in predictions:
+        if one.error:
+            failed.append(one)
+        yield one
+    if failed:
+        raise _unreadable(failed, failed)
+
+
+def _unreadable(failed: Sequence[Prediction], kept: Sequence[Prediction]) -> ImageError:
+    """Return the error of images that cannot be read; it keeps predictions."""
+    texts = [_text(one) for one in failed]
+    if len(texts) > 1:
+        more = [f"and {len(texts) - MOST_NAMED} more"] if len(texts) > MOST_NAMED else []
+        texts = [f"{len(texts)} images cannot be read:", *texts[:MOST_NAMED], *more]
+    if len(kept) > len(failed):
+        texts.append(f"`predictions` of this error has the results of all {len(kept)} images")
+    error = ImageError(*texts)
+    error.predictions = kept
+    return error
+
+
+def _text(prediction: Prediction) -> str:
+    """Return the error of an image with its name."""
+    name, error = str(prediction.image), prediction.error
+    return error if name in error else f"{name}: {error}"

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from vitzoo.display import aligned, html_table
-from vitzoo.errors import printable
+from vitzoo.display import ResultList, brief
 from vitzoo.schema.terms import IDENTITY, SOFTMAX
 
 
@@ -29,6 +28,8 @@ class Prediction:
     error: str = ""
     output_activation: str = SOFTMAX
 
+    __repr__ = brief
+
 
 def shown(prediction: Prediction) -> dict[str, str]:
     """Return the image, its best class and the others, as people read them."""
@@ -38,7 +39,7 @@ def shown(prediction: Prediction) -> dict[str, str]:
         return dict(zip(names, (image, "", "", prediction.error), strict=True))
     (_, label, best), *others = classes
     after = ", ".join(f"{name} {_number(share, prediction)}" for _, name, share in others)
-    return dict(zip(names, (image, label, f"{_number(best, prediction):>6}", after), strict=True))
+    return dict(zip(names, (image, label, _number(best, prediction), after), strict=True))
 
 
 def _number(value: float, prediction: Prediction) -> str:
@@ -46,8 +47,8 @@ def _number(value: float, prediction: Prediction) -> str:
     return f"{value:.4g}" if prediction.output_activation == IDENTITY else f"{value:.1%}"
 
 
-class Predictions(list[Prediction]):
-    """A list of predictions, which is shown as one line for each image.
+class Predictions(ResultList[Prediction]):
+    """A list of predictions, which shows as a table with one line for each image.
 
     Attributes:
         left_out: number of the other files in folders by ending, such as `.heic`, without hidden
@@ -56,9 +57,5 @@ class Predictions(list[Prediction]):
 
     left_out: Mapping[str, int] = MappingProxyType({})
 
-    def __repr__(self) -> str:
-        rows = [[printable(text) for text in shown(one).values()] for one in self]
-        return "\n".join(aligned(rows)) or "no predictions"
-
-    def _repr_html_(self) -> str:
-        return html_table([shown(one) for one in self])
+    def _cells(self) -> list[dict[str, object]]:
+        return [{**shown(one), "image": one.image} for one in self]

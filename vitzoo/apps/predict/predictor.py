@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,8 @@ from vitzoo.apps.predict.grids import (
 from vitzoo.apps.predict.one_thread import one_thread
 from vitzoo.apps.predict.outputs import LABELS, LOGITS, POOLED, Outputs, Row, Started
 from vitzoo.apps.predict.prediction import Prediction, Predictions
-from vitzoo.errors import IntegrityError, InvalidOption, short_repr
+from vitzoo.display import ResultList
+from vitzoo.errors import ImageError, IntegrityError, InvalidOption, short_repr
 from vitzoo.images.decode import UNNAMED_BYTES
 from vitzoo.images.find import LeftOut
 from vitzoo.keywords import check_keywords, check_types
@@ -208,32 +210,27 @@ class Predictor:
                 "vitzoo available to both processes"
             )
 
-    def __call__(self, images: Iterable[Input]) -> list[Row]:
-        """Return one row for each image, in their order.
+    def __call__(self, images: Input | Iterable[Input]) -> list[Row]:
+        """Return one row for each image, in their order; a list of one row for one image.
 
         Args:
-            images: paths, bytes of image files, arrays (h, w) or (h, w, bands) of uint8, uint16 or
-                floats, Pillow images. An image that cannot be used gives a row with its error.
-
-        Raises:
-            InvalidOption: it is one image, not a list.
+            images: one image, or several: paths, bytes of image files, arrays (h, w) or
+                (h, w, bands) of uint8, uint16 or floats, Pillow images. An image that cannot be
+                used gives a row with its error.
         """
-        return list(self.rows(images))
+        return ResultList(self.rows(images))
 
-    def rows(self, images: Iterable[Input]) -> Iterator[Row]:
+    def rows(self, images: Input | Iterable[Input]) -> Iterator[Row]:
         """Yield one row for each image, in their order; at most one chunk is held, on a GPU two.
 
         With native sizes, images wait for others of their grid: at most 1,024, or 256 MiB of inputs
         if that is less, or 16 chunks if that is more.
 
-        Raises:
-            InvalidOption: it is one image, not a list.
+        Args:
+            images: as for a call.
         """
-        if is_image(images, self._transform):
-            raise InvalidOption(
-                f"images must be a list of images, got one {type(images).__name__}; pass [image]"
-            )
-        return self._rows(images)
+        one: Any = [images] if is_image(images, self._transform) else images
+        return self._rows(one)
 
     def _rows(self, images: Iterable[Input]) -> Iterator[Row]:
         with ThreadPoolExecutor(cores() if self.asynchronous else 1, "vitzoo-decode") as pool:
@@ -247,7 +244,7 @@ class Predictor:
         Args:
             images: one image as for `rows`, or several; a folder is replaced by the image files
                 directly in it, without hidden ones. An image that cannot be used has its error and
-                no classes.
+                no classes; only `vitzoo.predict` raises the error.
 
         Raises:
             InvalidOption: the model has no classifier, or an image is of another kind.
@@ -255,7 +252,10 @@ class Predictor:
         """
         left_out = LeftOut()
         given = as_list("Predictor.predict", images, self._transform)
-        every = list(named(given, left_out=left_out))
+        every: list[tuple[Path, Any]] = list(named(given, left_out))
+        for _, image in every:
+            if isinstance(image, ImageError):  # of a folder
+                raise image
         predictor = self._with_labels
         rows = predictor.rows(image for _, image in every)
         found = Predictions(

@@ -29,7 +29,7 @@ from vitzoo.apps.probe.classifiers import (
 from vitzoo.apps.probe.embeddings import Embedded, EmbeddingCache, embed_images
 from vitzoo.apps.probe.labelled import LabelledImage, read_labelled
 from vitzoo.checkpoint.description import Trunk
-from vitzoo.display import html_table
+from vitzoo.display import html_table, shown_as_png
 from vitzoo.errors import InvalidOption
 from vitzoo.files.names import check_path, on_hub
 from vitzoo.keywords import check_keywords, check_types
@@ -159,6 +159,8 @@ class Probe:
     def figure(self) -> Figure:
         """Return the confusion matrix of logistic regression as a figure of matplotlib.
 
+        A notebook shows the figure, also without `pyplot`.
+
         Raises:
             MissingDependency: matplotlib is not installed.
         """
@@ -168,7 +170,8 @@ class Probe:
         score = self.logistic
         model = self.model if len(self.model) <= 60 else f"…{self.model[-59:]}"
         title = f"{model}\n{score.classifier}: {score.accuracy:.1%} of {score.total} images"
-        return draw(title, score.confusion, self.classes)
+        figure: Figure = shown_as_png(draw(title, score.confusion, self.classes))
+        return figure
 
     def to_data(self) -> dict[str, Any]:
         """Return the results as plain data; those of single classes are of logistic regression."""

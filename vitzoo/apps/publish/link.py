@@ -13,6 +13,7 @@ from vitzoo.apps.convert.conversion import Source, convert, network_of, open_sou
 from vitzoo.apps.publish.checks import LINK_FILES
 from vitzoo.apps.publish.libraries import LIBRARIES, LibraryFolder, Network, target_of
 from vitzoo.checkpoint.checkpoint import Checkpoint
+from vitzoo.display import brief
 from vitzoo.errors import HashMismatch, InvalidOption, StoreError, UnknownName, short_repr
 from vitzoo.files.access import copy_hashed, make_folder_or_raise, writing_to
 from vitzoo.files.folder_manifest import write_manifest, writing_own
@@ -47,6 +48,8 @@ class Linked:
     copied: bool
     files: Mapping[str, tuple[int, str]]
     call: str
+
+    __repr__ = brief
 
 
 def link(

@@ -16,6 +16,7 @@ from vitzoo.apps.publish.libraries import LibraryFolder
 from vitzoo.apps.publish.model_card import Card, Origin, model_card
 from vitzoo.apps.publish.upload import check_upload, upload
 from vitzoo.apps.publish.written import write_model
+from vitzoo.display import brief
 from vitzoo.errors import InvalidOption, StoreError, VitzooError
 from vitzoo.factory import open_network
 from vitzoo.files.folder_manifest import MANIFEST, write_manifest, writing_own
@@ -49,6 +50,8 @@ class Pushed:
     files: Mapping[str, tuple[int, str]]
     url: str = ""
     commit: str = ""
+
+    __repr__ = brief
 
 
 def push(
