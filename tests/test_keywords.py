@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 import inspect
+import json
 import pickle
 import pydoc
+import traceback
 
 import pytest
 
 import vitzoo
 from helpers import refuses
-from internals import check_keywords, check_types
+from internals import check_keywords, check_types, short_errors
 from tables import cases
 from vitzoo.errors import InvalidOption, UnknownOption, VitzooError
 
@@ -143,7 +145,7 @@ def test_a_first_argument_of_a_wrong_type_is_an_error_of_vitzoo(name, monkeypatc
     further = FURTHER.get(name, ())[: 1 if more else None]
     for wrong in (5, object(), b"x"):
         with pytest.raises(VitzooError):
-            list(getattr(vitzoo, name)(wrong, *further, **more))  # predict yields
+            getattr(vitzoo, name)(wrong, *further, **more)
 
 
 @cases(
@@ -205,3 +207,83 @@ def test_a_type_is_one_of_the_kinds():
 def test_an_element_of_a_wrong_type_is_named(call, name):
     with refuses(InvalidOption, name, "5 (int)"):
         call()
+
+
+# Tracebacks
+
+
+def printed(call):
+    """Return the lines that Python prints for the error of a call."""
+    with pytest.raises(VitzooError) as caught:
+        call()
+    error = caught.value
+    return "".join(traceback.format_exception(error)).splitlines(), error
+
+
+MISSING = {
+    "create": lambda: vitzoo.create("nope"),
+    "create, weights": lambda: vitzoo.create("vit_b16", weights="nope"),
+    "create, repository": lambda: vitzoo.create("hf://acme/nope"),
+    "create, offline": lambda: vitzoo.create("vit_b16", pretrained=True),
+    "Predictor": lambda: vitzoo.Predictor("nope"),
+    "describe": lambda: vitzoo.describe("nope"),
+    "variants": lambda: vitzoo.variants(where="depth>"),
+    "transform": lambda: vitzoo.transform("nope"),
+    "labels": lambda: vitzoo.labels("nope"),
+    "synsets": lambda: vitzoo.synsets("nope"),
+    "fetch": lambda: vitzoo.fetch("vit_b16"),
+    "verify": lambda: vitzoo.verify("nope"),
+    "predict": lambda: vitzoo.predict("nope", "a.png"),
+    "plot": lambda: vitzoo.plot("filters", "nope"),
+    "backbone": lambda: vitzoo.backbone("nope"),
+    "link": lambda: vitzoo.link("nope", "x", "timm"),
+    "save": lambda: vitzoo.save(vitzoo.create("vit_digits"), "nope/x.safetensors"),
+}
+
+
+@cases("name", MISSING)
+def test_an_error_of_a_public_function_has_no_frames_of_vitzoo(name, monkeypatch):
+    lines, _ = printed(MISSING[name])
+    assert len(lines) <= 30
+    frames = [line for line in lines if line.startswith("  File")]
+    assert frames
+    assert all(f'"{__file__}"' in line for line in frames)
+    monkeypatch.setenv("VITZOO_DEBUG", "1")
+    whole, _ = printed(MISSING[name])
+    assert any("registry.py" in line or "keywords.py" in line for line in whole)
+    assert len(whole) > len(lines)
+
+
+def test_every_public_function_has_short_errors():
+    bare = [name for name in FUNCTIONS if not hasattr(getattr(vitzoo, name), "__wrapped__")]
+    assert bare == []
+
+
+FAILS = """
+def call():
+    try:
+        json.loads("{")
+    except ValueError as error:
+        raise VitzooError("the file is no JSON") from error
+"""
+
+
+def test_causes_stay_and_lose_their_internal_frames():
+    made = {"__name__": "vitzoo.made", "VitzooError": VitzooError, "json": json}
+    exec(FAILS, made)
+    lines, error = printed(short_errors(made["call"]))
+    assert isinstance(error.__cause__, ValueError)
+    assert not any("decoder.py" in line for line in lines)
+    assert any("JSONDecodeError" in line for line in lines)
+
+
+def test_frames_of_plugins_and_of_functions_of_the_user_stay():
+    def call():
+        try:
+            {}["a key"]
+        except KeyError:
+            raise VitzooError("stop")  # noqa: B904  # the context is what is tested
+
+    lines, _ = printed(short_errors(call))
+    assert any("in call" in line for line in lines)
+    assert any("KeyError: 'a key'" in line for line in lines)

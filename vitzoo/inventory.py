@@ -31,7 +31,7 @@ from vitzoo.foreign.hub import (
     take_cached,
     take_cached_at,
 )
-from vitzoo.keywords import check_types
+from vitzoo.keywords import check_types, short_errors
 from vitzoo.opening import File, Folder, Named, OnHub, locate
 from vitzoo.progress import Note, Show, bar
 from vitzoo.registry.choice import choose
@@ -75,6 +75,7 @@ class Verification:
     _columns = ("name", "state", "size", "path", "detail")
 
 
+@short_errors
 def fetch(
     name: str,
     weights: str | None = None,
@@ -194,6 +195,7 @@ def _at_hub(address: str) -> list[HubFile]:
     return [*shards, file]
 
 
+@short_errors
 def verify(name_or_path: str | os.PathLike[str] | None = None) -> list[Verification]:
     """Hash files and compare them with their pins; opens no socket and ignores stamps.
 

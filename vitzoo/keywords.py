@@ -1,8 +1,9 @@
-"""Errors for arguments that a function does not have, or that have another type."""
+"""Errors for arguments that a function does not have or that have another type, and tracebacks."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable
 from functools import wraps
 from inspect import Parameter, signature
@@ -14,6 +15,11 @@ from vitzoo.text import quoted
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+INTERNAL = {  # packages whose frames say nothing to who calls vitzoo
+    *sys.stdlib_module_names,
+    *("vitzoo", "torch", "numpy", "safetensors", "huggingface_hub", "httpx", "httpcore", "anyio"),
+    *("requests", "urllib3", "h11", "PIL", "pluggy", "tomlkit"),
+}
 KINDS: dict[str, Any] = {  # words of a message, and the type
     "text": str,
     "a path": os.PathLike,
@@ -105,8 +111,52 @@ def check_keywords(
             except VitzooError as error:  # its values may be closed later
                 create = called == "create"  # whose call some texts repeat
                 error.complete(dict(zip(known, args, strict=False)) | kwargs if create else {})
+                shorten(error)
                 raise
 
         return checked
 
     return decorate
+
+
+def short_errors(function: Callable[P, R]) -> Callable[P, R]:
+    """Make a public function raise errors of vitzoo without the frames of vitzoo's modules.
+
+    `check_keywords` does so, too.
+    """
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except VitzooError as error:
+            shorten(error)
+            raise
+
+    return called
+
+
+def shorten(error: VitzooError) -> None:
+    """Cut the tracebacks of an error and its causes, unless `VITZOO_DEBUG` is 1.
+
+    A traceback with a frame of a plugin, or of a function that the user gave, stays whole.
+    """
+    if os.environ.get("VITZOO_DEBUG") == "1":
+        return
+    one: BaseException | None = error
+    while one is not None:
+        if _is_internal(one):
+            one.__traceback__ = None
+        if one.__cause__ is None and one.__context__ and _is_internal(one.__context__):
+            one.__suppress_context__ = True
+        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+
+
+def _is_internal(error: BaseException) -> bool:
+    """Tell whether all frames of a traceback are of vitzoo and of what it is built on."""
+    at = error.__traceback__
+    while at is not None:
+        if str(at.tb_frame.f_globals.get("__name__")).partition(".")[0] not in INTERNAL:
+            return False
+        at = at.tb_next
+    return True

@@ -12,7 +12,7 @@ from torch import nn
 from vitzoo.checkpoint.description import Description
 from vitzoo.errors import UnknownName
 from vitzoo.images.transform import check_preprocessing, make_transform, warn_of_default
-from vitzoo.keywords import check_keywords
+from vitzoo.keywords import check_keywords, short_errors
 from vitzoo.loading.plan import Plan
 from vitzoo.loading.statement import Statement
 from vitzoo.network.wrappers import network_of
@@ -118,6 +118,7 @@ def transform(
     return make_transform(spec, stated, changes, dynamic=dynamic is True)
 
 
+@short_errors
 def labels(
     name_or_model: str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module,
 ) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from vitzoo.errors import CheckpointError, InvalidOption, UnknownName
 from vitzoo.files.access import writing_to
 from vitzoo.files.names import check_path
 from vitzoo.images.transform import check_preprocessing
-from vitzoo.keywords import check_types
+from vitzoo.keywords import check_types, short_errors
 from vitzoo.loading.adapt import LOADABLE
 from vitzoo.network.activation import stated_activation
 from vitzoo.network.wrappers import network_of
@@ -38,6 +38,7 @@ SHARDED = (
 )
 
 
+@short_errors
 def save(model: nn.Module, path: str | os.PathLike[str], *, check_finite: bool = True) -> Path:
     """Write a model to a safetensors file and return its path; `create(path)` restores the model.
 

@@ -51,7 +51,11 @@ from vitzoo.inventory import (
     relock as relock,
     remove as remove,
 )
-from vitzoo.keywords import check_keywords as check_keywords, check_types as check_types
+from vitzoo.keywords import (
+    check_keywords as check_keywords,
+    check_types as check_types,
+    short_errors as short_errors,
+)
 from vitzoo.loading.differences import changed as changed
 from vitzoo.network.build import make_dynamic as make_dynamic
 from vitzoo.network.summary import cost as cost, summarize as summarize

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from vitzoo.errors import UnknownName, did_you_mean
-from vitzoo.keywords import check_types
+from vitzoo.keywords import check_types, short_errors
 
 T = TypeVar("T")
 
@@ -53,6 +53,7 @@ def class_names(label_set: str) -> tuple[str, ...]:
     return _members(label_set, marks, labels)
 
 
+@short_errors
 def synsets(label_set: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return the WordNet id and all names of each class of a label set, in the logits' order.
 

@@ -17,7 +17,7 @@ from vitzoo import settings
 from vitzoo.display import ResultList
 from vitzoo.errors import PluginError, RegistryError, UnknownName
 from vitzoo.files.names import on_hub
-from vitzoo.keywords import check_each, check_types
+from vitzoo.keywords import check_each, check_types, short_errors
 from vitzoo.plugin.host import LOCK, Parts, PluginHost, full_name
 from vitzoo.plugin.info import CORE, LOCAL, PluginInfo, place
 from vitzoo.plugin.switches import NOT, VARIABLES
@@ -257,6 +257,7 @@ class Variants(ResultList["Variant"]):
         return [{HEADINGS.get(c, c): row[c] for c in IN_NOTEBOOKS} for row in rows]
 
 
+@short_errors
 def variants(
     pattern: str | Iterable[str] = "*", *, where: str | None = None, **filters: Any
 ) -> list[Variant]:
@@ -295,6 +296,7 @@ def variants(
     return Variants(variant for variant in found if variant is not None)
 
 
+@short_errors
 def describe(name: str) -> Variant:
     """Return the variant called `name`.
 
@@ -308,6 +310,7 @@ def describe(name: str) -> Variant:
     return registry().variant(name)
 
 
+@short_errors
 def plugins() -> list[PluginInfo]:
     """Return every plugin with its state, the core first."""
     return ResultList(registry().plugins())

@@ -12,6 +12,7 @@ from torch import nn
 from vitzoo.checkpoint.checkpoint import open_registered
 from vitzoo.errors import InvalidOption, MissingDependency, RegistryError, short_repr
 from vitzoo.factory import create
+from vitzoo.keywords import short_errors
 from vitzoo.known import known
 from vitzoo.registry.choice import choose
 from vitzoo.registry.registry import registry
@@ -34,6 +35,7 @@ default_cfgs: dict[str, Any] = {}  # read by timm's `register_model`, which find
 _registered: dict[str, Variant] = {}
 
 
+@short_errors
 def register_in_timm() -> None:
     """Give every registered network a name in timm; its weights still come through vitzoo.
 

@@ -21,6 +21,7 @@ from vitzoo.apps.predict.classes import MOST
 from vitzoo.apps.predict.fingerprint import versions
 from vitzoo.errors import InvalidOption, VitzooError, printable, short_repr
 from vitzoo.factory import open_network
+from vitzoo.keywords import short_errors
 from vitzoo.network.device import choose_device, of_rank
 from vitzoo.opening import Named, is_model, locate
 from vitzoo.schema.spec import Spec
@@ -34,6 +35,7 @@ MOST_SECONDS = 86_400
 LONGEST = 300  # characters of the text of an error of torch
 
 
+@short_errors
 def bench(
     model: str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module = MODEL,
     *,

@@ -34,7 +34,7 @@ from vitzoo.files.shard_index import SHARD, index_of, read_index
 from vitzoo.foreign.opened import open_described, open_unregistered
 from vitzoo.foreign.overrides import Overrides, of_file
 from vitzoo.formats import Format
-from vitzoo.keywords import check_types
+from vitzoo.keywords import check_types, short_errors
 from vitzoo.opening import File, Folder, Named, OnHub, locate
 from vitzoo.plugin.guard import for_file, not_inverse, note_of
 from vitzoo.progress import progress
@@ -104,6 +104,7 @@ class Source:
         return of_file(self.checkpoint, self.layout, self.zoo)
 
 
+@short_errors
 def convert(
     source: str | os.PathLike[str],
     to: str,

@@ -25,7 +25,7 @@ from vitzoo.factory import open_network
 from vitzoo.files.folder_manifest import write_manifest, writing_own
 from vitzoo.images.find import find_images
 from vitzoo.images.transform import MODES
-from vitzoo.keywords import check_each, check_types
+from vitzoo.keywords import check_each, check_types, short_errors
 from vitzoo.known import transform
 from vitzoo.log import log
 from vitzoo.network.activation import activation_of
@@ -82,6 +82,7 @@ class _Output(nn.Module):
         return found[POOLED] if isinstance(found, dict) else found
 
 
+@short_errors
 def export(
     model: str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module,
     to: str,

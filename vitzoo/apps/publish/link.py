@@ -18,7 +18,7 @@ from vitzoo.errors import HashMismatch, InvalidOption, StoreError, UnknownName, 
 from vitzoo.files.access import copy_hashed, make_folder_or_raise, writing_to
 from vitzoo.files.folder_manifest import write_manifest, writing_own
 from vitzoo.inventory import verify
-from vitzoo.keywords import check_choice, check_types
+from vitzoo.keywords import check_choice, check_types, short_errors
 from vitzoo.opening import File, Folder, Named, OnHub, locate
 from vitzoo.registry.choice import choose
 from vitzoo.registry.foreign_names import known_elsewhere
@@ -52,6 +52,7 @@ class Linked:
     __repr__ = brief
 
 
+@short_errors
 def link(
     name: str,
     folder: str | os.PathLike[str],
@@ -97,6 +98,7 @@ def link(
     return Linked(checkpoint.source, library, path, checkpoint.sha256, copied, files, call)
 
 
+@short_errors
 def timm_overlay(tag: str, folder: str | os.PathLike[str] | None = None) -> dict[str, Any]:
     """Return what timm needs to load the verified weights of one of its tags.
 

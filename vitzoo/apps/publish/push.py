@@ -20,6 +20,7 @@ from vitzoo.display import brief
 from vitzoo.errors import InvalidOption, StoreError, VitzooError
 from vitzoo.factory import open_network
 from vitzoo.files.folder_manifest import MANIFEST, write_manifest, writing_own
+from vitzoo.keywords import short_errors
 from vitzoo.log import log
 from vitzoo.opening import Named, is_model, locate
 from vitzoo.registry.registry import Registry, registry
@@ -54,6 +55,7 @@ class Pushed:
     __repr__ = brief
 
 
+@short_errors
 def push(
     model: str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module,
     repo: str,

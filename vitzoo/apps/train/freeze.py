@@ -10,12 +10,14 @@ from torch import nn
 
 from vitzoo.apps.train.layers import REST, SAME_LAYER, Key, keys_of, numbers_of
 from vitzoo.errors import InvalidOption, short_repr
+from vitzoo.keywords import short_errors
 from vitzoo.network.wrappers import unwrapped
 from vitzoo.text import listed
 
 HEAD = "head"
 
 
+@short_errors
 def freeze(model: nn.Module, *, until: str | int) -> list[str]:
     """Freeze all parameters before a layer: they keep their values and get no gradients.
 

@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from vitzoo.apps.train.adapter import MAX_WHOLE, pattern_of, record
 from vitzoo.errors import InvalidOption, VitzooError
+from vitzoo.keywords import short_errors
 from vitzoo.log import log
 from vitzoo.network.model import VisionTransformer
 from vitzoo.registry.registry import registry
@@ -25,6 +26,7 @@ FIX = (
 )
 
 
+@short_errors
 def lora(model: nn.Module, *, r: int = 8, lora_alpha: float | None = None) -> dict[str, Any]:
     """Return the arguments of PEFT's `LoraConfig` that adapt a model.
 

@@ -11,9 +11,11 @@ from torch import nn
 
 from vitzoo.apps.train.layers import keys_of, numbers_of
 from vitzoo.errors import InvalidOption, short_repr
+from vitzoo.keywords import short_errors
 from vitzoo.network.wrappers import unwrapped
 
 
+@short_errors
 def param_groups(
     model: nn.Module, lr: float, *, layer_decay: float = 1.0, weight_decay: float = 0.05
 ) -> list[dict[str, Any]]:
