@@ -157,6 +157,16 @@ def test_a_pickle_is_refused_without_its_kind_of_device(placed_on, monkeypatch):
         pickle.loads(data)
 
 
+def test_a_pickle_of_a_model_on_a_gpu_has_its_tensors_on_the_cpu(model, monkeypatch):
+    predictor = vitzoo.Predictor(model, chunk=1)
+    assert predictor.__getstate__()["model"] is model
+    monkeypatch.setattr("vitzoo.apps.predict.predictor.CPU", "another device")
+    state = predictor.__getstate__()
+    assert state["model"] is not model
+    assert state["options"]["device"] == "cpu"  # the one on which the model is
+    assert pickle.loads(pickle.dumps(predictor)).fingerprint() == predictor.fingerprint()
+
+
 def test_a_copy_on_the_cpu_has_the_same_tensors(model):
     model.register_buffer("noise", torch.randn(3))
     model.shared = model.head
