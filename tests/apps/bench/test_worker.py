@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -189,6 +190,22 @@ def test_a_job_that_fails_is_answered(monkeypatch):
         torch.set_num_threads(before)
     assert [type(a) for a in answers] == [Failed]
     says(answers[0].cause, "none/openvino/model.xml")
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_gpu_that_cannot_run_the_network_is_the_cause(monkeypatch):
+    def fails(_):
+        raise RuntimeError("CUDA error: no kernel image is available for execution on the device")
+
+    monkeypatch.setattr(worker, "Processor", fails)
+    requests, answers = iter([replace(job(), place=Place(Path("/none"), "cuda:0"))]), []
+    monkeypatch.setattr(worker, "channel", lambda: (lambda: next(requests), answers.append))
+    before = torch.get_num_threads()
+    try:
+        worker.main()
+    finally:
+        torch.set_num_threads(before)
+    says(answers[0].cause, "cuda:0 (NVIDIA H200)", "no kernel image", "--device cpu")
 
 
 class InvalidCxxCompiler(RuntimeError):

@@ -60,6 +60,13 @@ def test_a_model_object_is_copied_to_the_device_that_is_asked_for(call):
     assert {p.device.type for p in model.parameters()} == {"cpu"}
 
 
+@pytest.mark.usefixtures("two_gpus")
+def test_a_model_object_is_copied_to_the_gpu_of_its_rank(model, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with refuses(InvalidOption, "LOCAL_RANK is 2", "2 GPUs"):
+        vitzoo.Predictor(model, device="cuda")
+
+
 @pytest.mark.slow
 def test_the_commands_say_where_they_compute(run, placed_on, tmp_path):
     says(run("predict", "vit_digits", DIGIT)[2], "on cpu")
