@@ -83,6 +83,7 @@ RESULTS = {
         LONG, "timm", Path(LONG), "ab" * 32, True, dict.fromkeys(MANY, (1, "ab")), LONG
     ),
     "Pushed": lambda: vitzoo.Pushed(LONG, "timm", None, dict.fromkeys(MANY, (1, "ab"))),
+    "summary()": lambda: vitzoo.summary("vit_digits"),
     "export()": lambda: from_module("export", "Export")(Path(LONG), MANY, "onnx", LONG, (1,), 0),
     "convert()": lambda: from_module("convert", "Conversion")(
         LONG, "timm", LONG, "transformers_vit", 150, 150, notes=MANY
@@ -132,8 +133,9 @@ def test_a_repr_has_the_fields_that_differ_from_their_defaults():
     spec = vitzoo.Spec(depth=3, block=vitzoo.BlockSpec(layer_scale=1e-5))
     assert repr(spec) == "Spec(depth=3, block=BlockSpec(layer_scale=1e-05))"
     assert repr(Sample("a", array=np.zeros((2, 3)))) == "Sample(name='a', array=<array 2x3>)"
+    assert repr(Sample("a", size=np.float32(0.5))).startswith("Sample(name='a', size=")
     assert repr(Sample("x" * 200, array=MANY)) == (
-        f"Sample(name='{'x' * 66}...,\n    array=<150 entries>)"
+        f"Sample(name='{'x' * 66}..., array=<150 entries>)"
     )
 
 

@@ -123,6 +123,7 @@ if TYPE_CHECKING:
         Weights as Weights,
     )
     from vitzoo.schema.spec import BlockSpec as BlockSpec, PartSpec as PartSpec, Spec as Spec
+    from vitzoo.summaries import summary as summary
 
 # The public names of each module; `__getattr__` imports a module when one of its names is used.
 _NAMES = {
@@ -165,16 +166,20 @@ _NAMES = {
         "PositionEmbedding Recipe Throughput Variant Weights"
     ),
     "schema.spec": "BlockSpec PartSpec Spec",
+    "summaries": "summary",
 }
 _IMPORTING = RLock()
 _HOME = {name: home for home, names in _NAMES.items() for name in names.split()}
 _HOME |= {module: module for module in ("errors", "formats", "parts", "ray")}
 __all__ = list(_HOME)
-_ELSEWHERE = {  # functions of other libraries: what to call here
+_ELSEWHERE = {  # functions of other libraries, and commands: what to call here
     "create_model": "vitzoo.create(name, pretrained=True)",
     "from_pretrained": "vitzoo.create(name, pretrained=True)",
+    "list": "vitzoo.variants(pattern)",
     "list_models": "vitzoo.variants(pattern)",
     "load": "vitzoo.create(path) for a file of vitzoo.save, vitzoo.create(name, weights=path) else",
+    "show": "vitzoo.describe(name)",
+    "which": "vitzoo.describe(name); the command `vitzoo which NAME` translates other names",
 }
 
 if not TYPE_CHECKING:  # because of `__getattr__`, type checkers would accept every name

@@ -6,18 +6,18 @@ results returns a `ResultList` or a `ResultTuple`, whose `repr` is a table.
 
 from __future__ import annotations
 
+import io
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 from vitzoo.errors import printable
 
 T = TypeVar("T")
 MOST_ROWS = 100  # of a table
-MOST_LINES, MOST_COLUMNS = 5, 100  # of the `repr` of one result
+MOST_LINES, MOST_COLUMNS, MOST_ALONE = 5, 100, 120  # of the `repr`, and of its only line
 MOST_SHOWN = 12  # elements of a sequence that are written one by one
 MOST_OF_CELL, MOST_OF_WORD = 60, 70  # characters
 NUMBER = re.compile(r"[-+~]?\d[\d,.]*(e[-+]\d+)?( ?[%kMBT]| [kMG]i?B)?( \(.*\))?")
@@ -104,8 +104,8 @@ def cell(value: Any) -> str:
         return "yes"
     if isinstance(value, int):
         return f"{value:,}"
-    if hasattr(value, "shape"):  # an array
-        return "x".join(map(str, value.shape)) or "1"
+    if shape := getattr(value, "shape", ()):  # an array, no number of numpy
+        return "x".join(map(str, shape))
     if isinstance(value, Mapping):
         value = tuple(value.items())
     if isinstance(value, tuple | list):
@@ -146,7 +146,7 @@ class Table:
 def _cut_cell(value: object) -> str:
     """Write a value that stands before others; the end of a path is kept."""
     text = cell(value)
-    if isinstance(value, Path) and len(text) > MOST_OF_CELL:
+    if isinstance(value, os.PathLike) and len(text) > MOST_OF_CELL:
         return f"...{text[3 - MOST_OF_CELL :]}"
     return _cut(text, MOST_OF_CELL)
 
@@ -172,17 +172,24 @@ def shown_as_png(figure: Any) -> Any:
 
 
 def _png(figure: Any) -> bytes:
-    from io import BytesIO
-
-    buffer = BytesIO()
+    buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return buffer.getvalue()
 
 
 def brief(value: Any) -> str:
     """Return the fields of a data class that differ from their defaults, in five lines at most."""
-    every = ((f, getattr(value, f.name)) for f in fields(value) if f.name[0] != "_")
-    return laid_out(type(value).__name__, {f.name: v for f, v in every if not _is_default(v, f)})
+    from dataclasses import MISSING, fields  # which the help of commands does not import
+
+    shown = {}
+    for field in fields(value):
+        made, own = field.default_factory, getattr(value, field.name)
+        default = field.default if made is MISSING else made()
+        # An array is never the default: comparing it has no single answer.
+        usual = own is default or (type(own) is type(default) and bool(own == default))
+        if not usual and field.name[0] != "_":
+            shown[field.name] = own
+    return laid_out(type(value).__name__, shown)
 
 
 def laid_out(name: str, values: Mapping[str, object]) -> str:
@@ -192,6 +199,8 @@ def laid_out(name: str, values: Mapping[str, object]) -> str:
     "Spec(variant='vit_b16', image_size=(224, 224))"
     """
     shown = [f"{key}={_word(value)}" for key, value in values.items()]
+    if len(whole := f"{name}({', '.join(shown)})") <= MOST_ALONE:
+        return whole
     lines = [f"{name}("]
     for i, text in enumerate(shown):
         word = text + ("," if i + 1 < len(shown) else "")
@@ -204,16 +213,9 @@ def laid_out(name: str, values: Mapping[str, object]) -> str:
     return "\n".join(lines) + ")"
 
 
-def _is_default(value: object, field: Field[Any]) -> bool:
-    """Tell whether a value is the default of its field; an array, with no single answer, is not."""
-    made = field.default_factory
-    default = field.default if made is MISSING else made()
-    return value is default or (type(value) is type(default) and bool(value == default))
-
-
 def _word(value: Any) -> str:
     """Return the value of a field in less than a line."""
-    if hasattr(value, "shape"):
+    if getattr(value, "shape", ()):
         return f"<array {cell(value)}>"
     if isinstance(value, tuple | list | Mapping) and len(value) > MOST_SHOWN:
         return f"<{len(value):,} entries>"

@@ -223,7 +223,10 @@ def test_nothing_is_explained_as_long_as_images_fit(model, monkeypatch):
     [
         ("create_model", "vitzoo.create(name, pretrained=True)"),
         ("from_pretrained", "vitzoo.create(name, pretrained=True)"),
+        ("list", "vitzoo.variants(pattern)"),
         ("list_models", "vitzoo.variants(pattern)"),
+        ("show", "vitzoo.describe(name)"),
+        ("which", "vitzoo.describe(name)"),
         ("load", "vitzoo.create(name, weights=path)"),
     ],
 )

@@ -135,7 +135,8 @@ def s16_list_plugins() -> list[str]:
 
 def s17_classify_images(model: vitzoo.VisionTransformer, files: list[str]) -> Iterator[str]:
     bad: list[vitzoo.ImageError] = []
-    for found in vitzoo.predict(model, files, top=1, batch_size=8, on_error=bad.append):
+    stream = vitzoo.predict(model, files, top=1, batch_size=8, on_error=bad.append, stream=True)
+    for found in (one for one in stream if not one.error):
         index, label, probability = found.classes[0]
         yield f"{found.image.name}: {index} {label} {probability:.2f}"
 
@@ -294,7 +295,8 @@ def s31_predictor(images: list[bytes], pixels: npt.NDArray[np.uint8]) -> None:
     print(predictor.shapes["pooled"], predictor.fingerprint().to_data()["weights"])
     found: vitzoo.Predictions = predictor.predict(pixels)
     best: list[vitzoo.Prediction] = [one for one in found if not one.error]
-    print(best[0].classes, *vitzoo.predict("vit_b16", Image.new("L", (28, 28))))
+    every: vitzoo.Predictions = vitzoo.predict("vit_b16", Image.new("L", (28, 28)))
+    print(best[0].classes, every.left_out, *predictor(pixels))
     step = vitzoo.ray.Embedder(predictor, column="bytes")
     print(step.predictor.chunk)
 
@@ -324,7 +326,7 @@ def s30_wrong_calls(model: vitzoo.VisionTransformer) -> None:
     vitzoo.save("model.safetensors", model)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     vitzoo.fetch("vit_b16", note="done")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     vitzoo.verify().items()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
-    vitzoo.predict(model, "cat.png", tops=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    vitzoo.predict(model, "cat.png", tops=1)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
     vitzoo.convert("in.safetensors", "timm")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     vitzoo.Preprocessing(crop_pct="1.0")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     vitzoo.Spec(192, 12)  # type: ignore[arg-type, call-arg]  # pyright: ignore[reportCallIssue]

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vitzoo.advice.calls import other_arguments
 from vitzoo.errors import did_you_mean
 from vitzoo.files.names import PATH, on_hub, with_slashes
 from vitzoo.plugin.info import install_command
@@ -35,6 +34,8 @@ from vitzoo.text import quoted
 
 def unknown(about: Unknown, call: Mapping[str, Any]) -> Iterator[str]:
     """Yield the message about a name without an entry; the fix repeats the arguments of a call."""
+    from vitzoo.advice.calls import other_arguments  # not for `which`, which imports this module
+
     what, name, zoo = about
     if what == "variant":
         yield _unknown_variant(name, zoo, other_arguments(call))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from typing import Any
 
@@ -17,10 +15,6 @@ from vitzoo.cli.options import (
 )
 from vitzoo.cli.output import echo, megabytes, on_terminal, print_json, print_rows
 from vitzoo.opening import check
-from vitzoo.registry.registry import registry
-from vitzoo.schema.rows import built_of_parts
-
-IN_LATER_BLOCK = re.compile(r"blocks\.[1-9]\d*\.")
 
 
 @click.command("summary")
@@ -63,21 +57,16 @@ def summary_command(
       vitzoo summary vit_h14 --all --json
     """
     check(name)
-    from vitzoo.factory import create
-    from vitzoo.known import known
-    from vitzoo.network.summary import summarize
+    from vitzoo.summaries import summary as summary_of
 
-    network: Any = create(known(name).spec, device="meta", **arguments)
-    with _calling(network):
-        summary = summarize(network, batch_size)
+    summary = summary_of(name, batch_size=batch_size, **arguments)
     if as_json:
         print_json(summary)
         return
     layers = [
         {"layer": layer.name, "kind": layer.kind, "params": layer.params}
         | {"output": "x".join(map(str, layer.output)) or None}
-        for layer in summary.layers
-        if every or not IN_LATER_BLOCK.match(layer.name)
+        for layer in (summary.layers if every else summary.outside_later_blocks)
     ]
     print_rows(layers, ("layer", "kind", "output", "params"))
     echo()
@@ -98,12 +87,3 @@ def summary_command(
         return
     costs = {"matmul FLOPs": summary.flops, "MACs": macs, "activation bytes": summary.activations}
     echo("\t".join(f"{what}: {n}" for what, n in costs.items()))
-
-
-def _calling(network: Any) -> AbstractContextManager[None]:
-    """Convert an error of the network that a plugin's builder has made into a PluginError."""
-    zoo, spec = registry(), network.spec
-    variant = zoo.variant(spec.variant) if spec.variant else None
-    if variant is None or built_of_parts(variant):
-        return nullcontext()
-    return zoo.host.builder_of(variant).calling(type(network).forward, "the network")

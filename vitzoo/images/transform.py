@@ -91,7 +91,7 @@ class Transform:
 
     def __repr__(self) -> str:
         h, w = self.image_size
-        return f"Transform(image_size={h}x{w}, mode={self.mode}, {self.preprocessing})"
+        return f"Transform(image_size={h}x{w}, mode={self.mode},\n    {self.preprocessing})"
 
     def _scaled(self, values: np.ndarray, image: Pixels) -> np.ndarray:
         """Return pixel values as float32, as stated or in [0, 1]."""
@@ -195,7 +195,7 @@ class NativeTransform(Transform):
 
     def __repr__(self) -> str:
         limit = f"max_patches={self.max_patches}"
-        return f"NativeTransform({limit}, mode={self.mode}, {self.preprocessing})"
+        return f"NativeTransform({limit}, mode={self.mode},\n    {self.preprocessing})"
 
     def _fit(self, image: Image.Image) -> Image.Image:
         size = image.height, image.width

@@ -6,6 +6,7 @@ Networks run on `meta`, where tensors have shapes and no data.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,8 +22,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from vitzoo.display import brief
+from vitzoo.display import html_table
 from vitzoo.network.model import VisionTransformer
+from vitzoo.text import count, megabytes, three_digits
+
+IN_LATER_BLOCK = re.compile(r"blocks\.[1-9]\d*\.")
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,37 @@ class Summary:
     flops: int
     activations: int
 
-    __repr__ = brief
+    def __repr__(self) -> str:
+        memory = f"activations {megabytes(self.activations)}"
+        return f"Summary({count(self.params)} parameters, {self._gmacs}, {memory})"
+
+    def _repr_html_(self) -> str:
+        layers = (
+            {
+                "layer": layer.name,
+                "kind": layer.kind,
+                "output": "x".join(map(str, layer.output)),
+                "params": count(layer.params),
+            }
+            for layer in self.outside_later_blocks
+        )
+        terms = (
+            {"parameters of": term.name, "weights": count(term.weights)}
+            | {"biases": count(term.biases)}
+            for term in self.terms
+        )
+        total = f"{count(self.params)} parameters, {self._gmacs}"
+        memory = f"peak memory of activations: {megabytes(self.activations)} in fp32"
+        return html_table(layers, total) + html_table(terms, notes=[memory])
+
+    @property
+    def outside_later_blocks(self) -> tuple[Layer, ...]:
+        """The layers without those of the second and later blocks, which are like the first."""
+        return tuple(layer for layer in self.layers if not IN_LATER_BLOCK.match(layer.name))
+
+    @property
+    def _gmacs(self) -> str:
+        return f"{three_digits(self.flops / 2e9)} GMACs"
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,9 @@ def read_throughput(reader: Reader, known: Mapping[str, Throughput]) -> tuple[Th
         known: the measurements of the manifest.
     """
     sub = reader.sub("throughput")
-    return ResultTuple(_measured(sub, name, known) for name in (sub.table if sub else ()))
+    if sub is None:
+        return ()
+    return ResultTuple(_measured(sub, name, known) for name in sub.table)
 
 
 def _measured(reader: Reader, name: str, known: Mapping[str, Throughput]) -> Throughput:
