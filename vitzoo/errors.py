@@ -91,9 +91,7 @@ class InvalidInput(VitzooError, ValueError):
 class ImageError(VitzooError, ValueError):
     """An image file is missing, damaged, too large, or not an image.
 
-    An error of `vitzoo.predict` has in `predictions` the results of all images.
-
-    Fix: replace or skip the file.
+    Fix: replace or skip the file; `predictions` of an error of `vitzoo.predict` has all results.
     """
 
     predictions: Sequence[Any] = ()
