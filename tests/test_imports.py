@@ -231,8 +231,7 @@ def test_the_diagrams_of_the_architecture_page_show_the_contracts():
     page = (root / "docs" / "architecture.md").read_text("utf-8")
     drawings = page.partition("## Folders and import order")[2].split("```", 4)[1::2]
     assert [drawing.split("\n")[1:-1] for drawing in drawings] == [folders, apps]
-    tables = page.partition("| folder or file |")[2].partition("\n\nThe tests of a module")[0]
-    for table, wanted in zip(tables.split("\n\n"), (folders, apps), strict=True):
-        places = " ".join(row.split("|")[1] for row in table.splitlines()[2:])
-        named = set(re.findall(r"`(\w+)(?:\.py|/)`", places))
+    for name, wanted in (("folders", folders), ("apps", apps)):
+        table = page.partition(f"<!-- {name} -->\n")[2].partition("<!-- end -->")[0]
+        named = set(re.findall(r"^\| `(\w+)(?:\.py|/)` \|", table, re.MULTILINE))
         assert named == {name.partition(".")[0] for line in wanted for name in line.split(", ")}

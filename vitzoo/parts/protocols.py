@@ -41,7 +41,8 @@ RESULTS: dict[str, Callable[[Any], bool]] = {  # by what is expected
 class PatchEmbedder(Protocol):
     """Maps images to patch tokens.
 
-    Constructor: `(*, patch_size: (h, w) px, in_chans: int, embed_dim: int, **options)`.
+    Constructor: those of `patch_size` ((h, w) in px), `in_chans` and `embed_dim` that it names,
+    then options.
 
     Attributes:
         in_chans: number of image channels.
@@ -57,7 +58,7 @@ class PatchEmbedder(Protocol):
         """Return the (h, w) grid of tokens for images of `image_size` (h, w) px.
 
         Raises:
-            InvalidOption: the part cannot embed images of this size.
+            InvalidOption: the part cannot embed images of this size; the message has both sizes.
         """
 
     def __call__(self, images: Tensor, /) -> Tensor:
@@ -68,7 +69,7 @@ class PatchEmbedder(Protocol):
 class PositionEmbedding(Protocol):
     """Adds position information to tokens, before the first block, before each, or in attention.
 
-    Constructor: those of `grid_size: (h, w)`, `num_prefix_tokens`, `embed_dim`, `num_heads`,
+    Constructor: those of `grid_size` (h, w), `num_prefix_tokens`, `embed_dim`, `num_heads`,
     `depth` and `windows` (patches per side of the windows of each block, 0 for none) that it names,
     then options.
 
@@ -104,14 +105,15 @@ class PositionEmbedding(Protocol):
 class Head(Protocol):
     """Maps pooled, normalised features to logits.
 
-    Constructor: `(*, in_dim: int, num_classes: int, **options)`. With 0 classes there is no
-    classifier and the head returns the pre-logits.
+    Constructor: `in_dim` (width d of the features) and `num_classes`, then options. With 0 classes
+    there is no classifier and the head returns the pre-logits.
 
     Attributes:
         num_classes: number k of logits, 0 without a classifier.
         pre_logits_dim: width of the classifier's input.
         tokens: optional, number of tokens that the head reads, if it reads several.
-        embedding: optional, true if the outputs are an embedding and not logits of classes.
+        embedding: optional, true if the outputs are an embedding and not logits of classes, which
+            `predict` then refuses.
         sigmoid: optional, true if the probability of a class is the sigmoid of its logit, not the
             softmax of all logits.
     """
@@ -120,7 +122,10 @@ class Head(Protocol):
     pre_logits_dim: int
 
     def reset(self, num_classes: int) -> Head:
-        """Return a head of the same kind with a new classifier, and the same pre-logits."""
+        """Return a head of the same kind with a new classifier, and the same pre-logits.
+
+        Layers before the classifier that have data are copied.
+        """
 
     def __call__(self, x: Tensor, /, pre_logits: bool = False) -> Tensor:
         """Map (b, d), or (b, tokens, d), to (b, k) logits or (b, pre_logits_dim) pre-logits."""
@@ -157,7 +162,8 @@ class Pool(Protocol):
 
     Attributes:
         norm_first: whether the final norm acts on the tokens (True) or on the pooled vector.
-        tokens: optional, number t of vectors, if the pool returns several.
+        tokens: optional, number t of vectors, if the pool returns several. The head must have the
+            same attribute.
         reads: optional, number of first tokens that the pool reads; all if missing or None. The
             last block then computes only these, and the pool gets only these.
         neck: optional, a module that follows the final norm. It maps the arguments of the pool to
