@@ -102,21 +102,37 @@ def action(text: str) -> str:
 
 def parts(kind: str) -> Rows:
     """Yield the core's parts of a kind: name, options and summary."""
-    core = read_manifest(SOURCE.parent / "registry.toml", package="vitzoo")
     yield "name", "options", "computation"
-    for row in core.rows(f"vitzoo_{kind}"):
+    for name, part, summary in core(kind):
+        yield f"`{name}`", ", ".join(options(part, GIVEN[kind])), summary
+
+
+def core(kind: str) -> Iterator[tuple[str, Any, str]]:
+    """Yield the core's contributions of a kind: name, object and summary."""
+    manifest = read_manifest(SOURCE.parent / "registry.toml", package="vitzoo")
+    for row in manifest.rows(f"vitzoo_{kind}"):
         if isinstance(row, Contribution):
-            named = ", ".join(options(str(row.target), GIVEN[kind]))
-            yield f"`{row.name}`", named, row.summary
+            module, _, name = str(row.target).partition(":")
+            yield row.name, vars(import_module(module))[name], row.summary
 
 
-def options(target: str, given: tuple[str, ...]) -> Iterator[str]:
+def options(part: Callable[..., Any], given: tuple[str, ...]) -> Iterator[str]:
     """Yield the options of a part, which are no numbers of the network."""
-    module, _, name = target.partition(":")
-    part = vars(import_module(module))[name]
     for option, parameter in inspect.signature(part).parameters.items():
         if option not in given and parameter.kind is parameter.KEYWORD_ONLY:
             yield f"`{option}`"
+
+
+def formats() -> Rows:
+    """Yield the core's checkpoint formats: name, files, keys, and settings without a config."""
+    yield "format", "files", "keys", "settings without a config"
+    for name, one, summary in core("checkpoint_formats"):
+        marks = [mark if isinstance(mark, str) else mark[-1] for mark in one.marks]
+        pairs = [
+            f"`{key} = {value}`" for table in one.defaults.values() for key, value in table.items()
+        ]
+        stated = ", ".join(pairs) or ("must be stated" if one.asks else "those of the variant")
+        yield f"`{name}`", summary, " ".join(f"`{key}`" for key in dict.fromkeys(marks)), stated
 
 
 def modules(folder: Path) -> Rows:
@@ -135,6 +151,7 @@ PAGES: dict[str, dict[str, Callable[[], Rows]]] = {
         "folders": partial(modules, SOURCE),
         "apps": partial(modules, SOURCE / "apps"),
     },
+    "formats.md": {"formats": formats},
     "hooks/drop_path_policies.md": {"members": partial(members, protocols.DropPath)},
     "hooks/heads.md": {"members": partial(members, protocols.Head)},
     "hooks/patch_embedders.md": {"members": partial(members, protocols.PatchEmbedder)},
