@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from vitzoo.parts import protocols
+from vitzoo.plugin import hookspecs
 from vitzoo.schema.entries import NUMBERS
 from vitzoo.schema.manifest import read_manifest
 from vitzoo.schema.rows import Contribution, PaperResult, Recipe, Throughput, Variant, Weights
@@ -37,6 +38,10 @@ GIVEN = {  # numbers of the network that a part gets, by hook
     "heads": ("in_dim", "num_classes"),
     "drop_path_policies": ("depth",),
 }
+PUBLIC = (
+    *("vitzoo", "vitzoo.cli", "vitzoo.errors", "vitzoo.formats", "vitzoo.parts", "vitzoo.ray"),
+    "vitzoo.testing",
+)
 Rows = Iterable[tuple[str, ...]]
 
 
@@ -135,6 +140,23 @@ def formats() -> Rows:
         yield f"`{name}`", summary, " ".join(f"`{key}`" for key in dict.fromkeys(marks)), stated
 
 
+def hooks() -> Rows:
+    """Yield the hooks of plugins: page, table of a manifest, and use."""
+    yield "hook", "manifest", "entries"
+    for name, hook in vars(hookspecs).items():
+        if name.startswith("vitzoo_"):
+            kind, use = name.removeprefix("vitzoo_"), inspect.cleandoc(hook.__doc__ or "")
+            yield f"[`{name}`](hooks/{kind}.md)", f"`[{kind}.NAME]`", use.partition("::")[0]
+
+
+def paths() -> Rows:
+    """Yield the public import paths, with the first sentence of their docstrings."""
+    yield "path", "contents"
+    for name in PUBLIC:
+        text = inspect.cleandoc(import_module(name).__doc__ or "")
+        yield f"`{name}`", plain(text.partition("\n\n")[0])
+
+
 def modules(folder: Path) -> Rows:
     """Yield the modules and folders of a package, with the first sentence of their docstrings."""
     yield "folder or file", "contents"
@@ -161,6 +183,7 @@ PAGES: dict[str, dict[str, Callable[[], Rows]]] = {
         "block": partial(keys, BlockSpec),
         **{kind: partial(parts, kind) for kind in GIVEN},
     },
+    "plugins.md": {"hooks": hooks, "paths": paths},
     "registry.md": {
         "measurement": partial(keys, Throughput, "name", "images_per_second"),
         "network": partial(keys, Spec, "variant", "block"),

@@ -1,4 +1,4 @@
-"""All exceptions of vitzoo; docs/errors.md is generated from them.
+"""All exceptions of vitzoo, and helpers for messages; docs/errors.md is generated from them.
 
 The first line of a docstring says when vitzoo raises the exception, and `Fix` how to correct the
 cause. A command that fails with the exception exits with `exit_code`.

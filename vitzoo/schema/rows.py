@@ -174,7 +174,9 @@ class Weights(Record):
         predicted_size: estimated bytes, of which the file has at most 2 % or 4 KiB more, for a file
             whose size is unknown.
         sha256: 64 lower-case hex digits that identify the file; empty for `first-use`.
-        pin: `confirmed` (a download matched), `reported` (by third parties) or `first-use`.
+        pin: where the hash comes from. `confirmed` (a download matched) needs `sha256`, `size` and,
+            on the Hub, a 40-digit commit as `revision`. `reported` (by third parties) needs
+            `sha256`, and `size` or `predicted_size`; `first-use` needs `repo` and one of the sizes.
         file_seen: False if the repository seemed not to have the file when the entry was written.
         format: name of the checkpoint format.
         num_classes: outputs of the file's classifier, 0 for none; None: as the variant.
@@ -371,8 +373,9 @@ class Variant(Record):
         params: number of parameters of the network.
         gmacs: 10^9 multiply-accumulates of one image of the variant's size, in matrix products
             (attention included) and convolutions of all layers and tokens; None if not stated.
-        activations: peak memory in bytes of the tensors that one image takes in fp32 inference
-            besides parameters and buffers; None if not stated.
+        activations: peak memory in bytes of one image in fp32 inference: the largest sum of all
+            tensors, the image included, that are alive at the same time, besides parameters and
+            buffers; None if not stated.
         throughput: images per second, one entry for each measurement.
         builder: `"package.module:function"` or a function that takes the spec and returns the
             module; vitzoo's builder by default.
