@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("SECURITY.md", "docs/systems.md")
+PAGES = ("SECURITY.md", "docs/trust.md")
 URLS = ("Homepage", "Documentation", "Source", "Issues", "Changelog")
 VERSION = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)
 HEADING = re.compile(r"^## (\S+) \((.+)\)$", re.MULTILINE)  # of a version in the changelog

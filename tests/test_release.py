@@ -205,7 +205,7 @@ def repository(tmp_path):
     )
     (tmp_path / "SECURITY.md").write_text("## How to report\n\nOn https://a.example/report\n")
     (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "systems.md").write_text("The CI runs on Linux, macOS and Windows.\n")
+    (tmp_path / "docs" / "trust.md").write_text("The CI runs on Linux, macOS and Windows.\n")
     return tmp_path
 
 
@@ -227,7 +227,7 @@ def test_nothing_is_missing_from_a_complete_release(repository):
         ("SECURITY.md", "https://a.example/report", "", ["SECURITY.md", "address"]),
         ("README.md", "[below]", "It has no\nrelease yet.", ["README.md", "first release"]),
         ("plugins/vitzoo-dino/README.md", "[below]", "`pip install ./plugins/x`", ["vitzoo-dino"]),
-        ("docs/systems.md", "runs", "has not run yet", ["docs/systems.md", "first release"]),
+        ("docs/trust.md", "runs", "has not run yet", ["docs/trust.md", "first release"]),
         ("vitzoo/errors.py", "UPDATE", "IN_CLONE", ["IN_CLONE", "vitzoo/errors.py"]),
     ],
 )

@@ -90,7 +90,7 @@ def fetch(
         weights: name of the variant's weights; None for the default weights.
         note: called with (bytes so far, bytes in all) during a download.
         from_hub_cache: copy the file from the cache of huggingface_hub instead, and pin it in the
-            lock file; no socket is opened, see docs/offline.md#from-the-cache-of-huggingface_hub.
+            lock file; no socket is opened, see docs/trust.md#from-the-cache-of-huggingface_hub.
 
     Raises:
         WeightsError: one of its kinds.

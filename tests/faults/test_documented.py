@@ -1,4 +1,4 @@
-"""The commands in docs/offline.md and docs/trust.md, run against a loopback Hub; docs/faults.md."""
+"""The commands in docs/trust.md, run against a loopback Hub; docs/faults.md."""
 
 import re
 import subprocess
@@ -10,14 +10,13 @@ from internals import COMMIT
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = ("offline.md", "trust.md")
 BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def commands(page):
+def commands():
     return [
         line.removeprefix("$ ").partition("    #")[0].strip()
-        for block in BLOCK.findall((DOCS / page).read_text())
+        for block in BLOCK.findall((DOCS / "trust.md").read_text())
         for line in block.splitlines()
     ]
 
@@ -51,7 +50,7 @@ def shell(net, tmp_path):
 
 
 def test_every_documented_command_works(shell):
-    lines = [line for page in PAGES for line in commands(page)]
+    lines = commands()
     assert len(lines) >= 5
     for line in lines:
         result = shell(line)

@@ -344,7 +344,7 @@ def test_frozen_option_applies_to_one_command(fresh, monkeypatch):
 
 def test_unlocked_weights_offline_are_an_error(fresh, hub, monkeypatch):
     monkeypatch.setenv("VITZOO_OFFLINE", "1")
-    fix = ("VITZOO_LOCK", "docs/offline.md", "vitzoo fetch faulty/net --weights main")
+    fix = ("VITZOO_LOCK", "docs/trust.md", "vitzoo fetch faulty/net --weights main")
     with refuses(Offline, "faulty/net:main", SOURCE, "sha256", "offline", *fix):
         fresh.create()
     assert hub.requests == []
@@ -408,7 +408,7 @@ def test_a_missing_repository_is_named_with_the_other_weights(net):
 def test_unreachable_trusted_endpoint_is_an_error(fresh, hub, monkeypatch):
     monkeypatch.setenv("VITZOO_TRUST_ENDPOINT", DEAD)
     cause = ("faulty/net:main", SOURCE, DEAD, "ConnectError")
-    with refuses(TransferError, *cause, "mirror", "VITZOO_LOCK", "docs/offline.md"):
+    with refuses(TransferError, *cause, "mirror", "VITZOO_LOCK", "docs/trust.md"):
         fresh.create()
     assert hub.requests == [], "no mirror is trusted instead"
 

@@ -60,7 +60,7 @@ def test_no_network_is_one_short_error(net, clock, monkeypatch, dead_port, first
     if first_use:
         net.first_use()
     needed = ("VITZOO_LOCK",) if first_use else ("0.0989 MB", "VITZOO_ENDPOINTS")
-    words = ("net:main", dead_port, "HTTPS_PROXY", "SSL_CERT_FILE", "docs/offline.md", *needed)
+    words = ("net:main", dead_port, "HTTPS_PROXY", "SSL_CERT_FILE", "docs/trust.md", *needed)
     with refuses(TransferError, *words) as caught:
         net.create()
     assert sum(clock.slept) <= 3

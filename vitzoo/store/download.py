@@ -207,7 +207,7 @@ class _Download(Exchange):
             size = f"{most}{megabytes(self.file.size or self.file.bound)}"
             return TransferError(
                 f"{self.where}{self.via}: {what}; the file ({size}) is needed once; {CONNECTING}; "
-                f"{self._otherwise()} (docs/offline.md)"
+                f"{self._otherwise()} (docs/trust.md#offline)"
             )
         return TransferError(
             f"{self.where}{self.via}: {what}; {self.partial.size} bytes of the file are kept for "

@@ -30,7 +30,7 @@ MAX_METADATA = 8 * 1024 * 1024  # bytes; a repository of 10,000 files takes 3 MB
 FIX = (
     "trust on first use takes the sha256 from this endpoint alone, never from a mirror: fetch the "
     "file once with a network, or bring it with a lock that names it (VITZOO_LOCK, see "
-    "docs/offline.md)"
+    "docs/trust.md#without-a-network)"
 )
 
 
