@@ -211,8 +211,8 @@ def _check_first_use(file: HubFile) -> None:
             )
         raise Offline(
             f"{unknown} and vitzoo is offline; copy the weights file, and a lock file that names "
-            "it (VITZOO_LOCK), from another machine (see docs/trust.md#without-a-network), or run with "
-            f"network access: {_fetch_command(file)}"
+            "it (VITZOO_LOCK), from another machine (see docs/trust.md#without-a-network), or run "
+            f"with network access: {_fetch_command(file)}"
         )
 
 
