@@ -1,9 +1,11 @@
 """The documentation is tested: snippets run, signatures and links hold, pages are fresh."""
 
+import contextlib
 import dataclasses
 import doctest
 import importlib
 import inspect
+import io
 import os
 import re
 import runpy
@@ -33,7 +35,6 @@ EXECUTED = [
         ROOT / "docs" / f"{n}.md"
         for n in (
             "backbones",
-            "benchmarking-a-model",
             "cli",
             "create",
             "errors",
@@ -43,7 +44,6 @@ EXECUTED = [
             "parts",
             "predicting",
             "questions",
-            "token-merging",
         )
     ),
 ]  # test_families.py and test_readme.py run the other pages
@@ -375,28 +375,43 @@ def test_the_page_on_exports_works(page_folder, monkeypatch, run):
     """Every block, in order; the program runs in a process without vitzoo and torch."""
     page = ROOT / "docs" / "exporting.md"
     found = re.findall(
-        r"^```(sh|python|python program)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL
+        r"^```(console|python|python program)\n(.*?)^```(?:\n\n```text\n(.*?)^```)?",
+        page.read_text(encoding="utf-8"),
+        re.MULTILINE | re.DOTALL,
     )
-    assert len(found) == 7
+    assert len(found) == 10
     monkeypatch.setitem(sys.modules, "openvino_telemetry", None)  # as the page does
     scope, alone = {}, "import sys; sys.modules['vitzoo'] = sys.modules['torch'] = None\n"
-    for language, text in found:
-        if language == "sh":
-            code, _, notes = run(*shlex.split(text)[1:])
+    shown = 0
+    for language, text, expected in found:
+        printed = io.StringIO()
+        if language == "console":
+            command, _, expected = text.partition("\n")
+            code, out, notes = run(*shlex.split(command)[2:])
             assert code == 0, notes
+            printed.write(notes + out)
         elif language == "python":
-            exec(compile(text, str(page), "exec"), scope)
+            with contextlib.redirect_stdout(printed):
+                exec(compile(text, str(page), "exec"), scope)
         else:
             command = [sys.executable, "-c", alone + text]
             done = subprocess.run(command, capture_output=True, text=True, timeout=300)
             assert done.returncode == 0, done.stderr
-            lines = [line.split() for line in done.stdout.splitlines()]
-            assert [(name[6], label) for name, label in lines] == [(d, d) for d in "0123456789"]
+            read = [line.split() for line in done.stdout.splitlines()]
+            assert [(name[6], label) for name, label in read] == [(d, d) for d in "0123456789"]
+        if expected:
+            assert without_numbers(printed.getvalue()) == without_numbers(expected)
+            shown += 1
+    assert shown == 2
     assert scope["done"].files == ("model.pt2", "preprocessing.json")
     about = scope["about"]
     assert (about["network"]["variant"], about["output"]) == ("vit_ti16", "pooled")
     made = {"digits", "features", "photos", "digits_int8"}
     assert made <= {path.name for path in page_folder.iterdir()}
+
+
+def without_numbers(text: str) -> list[str]:
+    return re.sub(r"\d[\d.]*(e-\d+)?", "N", text).split()
 
 
 @pytest.mark.docs

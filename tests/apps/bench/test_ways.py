@@ -115,5 +115,5 @@ def test_ways_with_files_compute_the_network(tmp_path):
 
 
 def test_the_page_names_every_way():
-    page = (Path(__file__).parents[3] / "docs" / "benchmarking-a-model.md").read_text("utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "exporting.md").read_text("utf-8")
     assert all(f"`{name}`" in page for name in WAYS)
