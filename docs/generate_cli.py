@@ -97,8 +97,9 @@ $ vitzoo list --family clip --columns name,top1,pretraining_data
   means `and`. If `--where` is given twice, both conditions must hold.
 - `weights`, `license`, `pin`, `file_seen`, `pretraining`, `pretraining_data` and the results in
   percent belong to weights: `top1`, `top5`, `imagenet_real`, `imagenet_v2`, `imagenet_sketch`,
-  `imagenet_a` and `imagenet_r` ([test sets](registry.md#results-and-images-per-second)). Conditions
-  are tested on each weights entry; one entry must meet all of them.
+  `imagenet_a` and `imagenet_r` ([test sets](registry.md#results-and-images-per-second)), and
+  `knn_top1` of features. Conditions are tested on each weights entry; one entry must meet all of
+  them.
 - `gmacs` are 10⁹ multiply-accumulates of one image, `activations` its peak memory in bytes
   ([definitions](registry.md#multiply-accumulates-and-memory)).
 - `rtx4090`, `rtx4090_compiled`, `pro6000_compiled`, `i9_10940x_compiled` and `i7_12700h_compiled`

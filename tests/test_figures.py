@@ -62,8 +62,8 @@ def test_results_are_those_of_the_published_tables():
     evaluated = [(weights, row) for weights, row in weights_and_rows() if row]
     assert len(evaluated) >= 28  # of the core alone
     for weights, row in evaluated:
-        stated = {name: getattr(weights, name) for name in RESULTS}
-        published = {name: float(row[c]) for name, c in zip(RESULTS, COLUMNS, strict=True)}
+        stated = {name: getattr(weights, name) for name in RESULTS[:7]}
+        published = {name: float(row[c]) for name, c in zip(RESULTS[:7], COLUMNS, strict=True)}
         assert stated == published, weights.repo
         assert weights.evaluation == "ImageNet-1k validation"
         assert weights.evaluation_size == (int(row["img_size"]),) * 2
@@ -79,7 +79,7 @@ def test_a_file_that_nobody_evaluated_has_no_results():
     for weights, row in weights_and_rows():
         if row is None:
             assert {getattr(weights, name) for name in FURTHER_RESULTS} == {None}, weights
-            assert weights.evaluation_source == "", weights
+            assert weights.evaluation_source == "" or weights.knn_top1, weights
 
 
 def test_images_per_second_are_those_of_the_published_table():

@@ -51,6 +51,7 @@ def text_of(host, namespace: str, path, types: list[str]) -> str:
     parts, formats = contributions(row for _, row in host.contents[namespace].rows)
     head = {
         "manifest": hashlib.sha256(path.read_bytes()).hexdigest(),
+        "summary": host.contents[namespace].summary,
         "parts": parts,
         "formats": formats,
         "types": types,

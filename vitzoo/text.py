@@ -47,13 +47,13 @@ def px(size: tuple[int, int] | None) -> str:
 
 
 def megabytes(size: int) -> str:
-    """Write a number of bytes in megabytes of 10^6.
+    """Write a number of bytes in MB of 10^6, or in GB of 10^9.
 
     >>> megabytes(346284714), megabytes(825712), megabytes(2529678224)
-    ('346 MB', '0.826 MB', '2530 MB')
+    ('346 MB', '0.826 MB', '2.53 GB')
     """
-    value = size / 10**6
-    return f"{value:.0f} MB" if value >= 100 else f"{value:.3g} MB"
+    value, unit = (size / 10**6, "MB") if size < 999.5 * 10**6 else (size / 10**9, "GB")
+    return f"{value:.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
 
 
 def count(number: int) -> str:
@@ -66,17 +66,19 @@ def count(number: int) -> str:
         return str(number)
     for unit, suffix in ((10**3, "k"), (10**6, "M"), (10**9, "B")):
         if number < 999.5 * unit:  # a larger number has four digits after rounding
-            return f"{number / unit:.3g}{suffix}"
+            return f"{three_digits(number / unit)}{suffix}"
     return f"{number / 10**12:{'.3g' if number < 999.5e12 else '.0f'}}T"
 
 
 def three_digits(number: float) -> str:
-    """Write a number with three significant digits, and all digits before the point.
+    """Write a number with three significant digits.
 
-    >>> three_digits(17.5645), three_digits(1040.2), three_digits(0.000123)
-    ('17.6', '1040', '0.000123')
+    >>> three_digits(17.563828224), three_digits(4.6), three_digits(1783.4)
+    ('17.6', '4.60', '1,780')
     """
-    return f"{number:.0f}" if abs(number) >= 100 else f"{number:.3g}"
+    if number < 999.5:
+        return f"{number:#.3g}".removesuffix(".")
+    return f"{float(f'{number:.3g}'):,.0f}"
 
 
 def is_terminal(stream: Any) -> bool:

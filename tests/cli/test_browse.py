@@ -176,7 +176,7 @@ WIDTHS = (60, 80, 100, 140)
 @pytest.mark.slow
 @pytest.mark.parametrize("columns", WIDTHS)
 def test_show_has_the_weights_first_and_cuts_nothing(columns):
-    found = lines("show", "vit_b16", columns=columns)
+    found = lines("show", "vit_b16", "--all", columns=columns)
     assert all(len(line) <= columns for line in found)
     title, _, header, *rows = found
     assert title.startswith("vit_b16: ")
@@ -191,7 +191,7 @@ def test_show_has_the_weights_first_and_cuts_nothing(columns):
 
 
 def test_show_names_the_settings_that_differ_from_their_defaults():
-    found = lines("show", "clip/vit_b16", columns=80)
+    found = lines("show", "clip/vit_b16", "--all", columns=80)
     rows = dict(line.split(maxsplit=1) for line in found if len(line.split()) > 1)
     assert rows["pre_norm"].strip() == "True"
     assert rows["patch_embed"].strip() == "conv (bias=False)"
@@ -199,7 +199,7 @@ def test_show_names_the_settings_that_differ_from_their_defaults():
 
 
 def test_show_names_the_source_of_results():
-    found = lines("show", "vit_b16", columns=100)
+    found = lines("show", "vit_b16", "--all", columns=100)
     start = found.index("results in percent")
     rows = {line.split()[0]: line.split()[1:] for line in found[start + 1 :] if line}
     top1 = found[start + 1].split().index("top1") - 1
@@ -213,7 +213,7 @@ def test_show_names_the_source_of_results():
 
 @pytest.mark.parametrize("columns", [60, 140])
 def test_show_names_the_hardware_and_the_source_of_images_per_second(columns):
-    found = lines("show", "vit_b16", columns=columns)
+    found = lines("show", "vit_b16", "--all", columns=columns)
     table = found[found.index("speed") + 1 :]
     measured = vitzoo.describe("vit_b16").throughput
     assert measured
@@ -227,7 +227,7 @@ def test_show_names_the_hardware_and_the_source_of_images_per_second(columns):
 
 @pytest.mark.parametrize("columns", [60, 160])
 def test_show_prints_results_as_those_of_the_paper(columns):
-    found = lines("show", "vit_h14", columns=columns)
+    found = lines("show", "vit_h14", "--all", columns=columns)
     start = found.index("results in the paper, of no published file")
     rows = vitzoo.describe("vit_h14").paper_results
     for line, row in zip(found[start + 2 :], rows, strict=False):
@@ -237,7 +237,7 @@ def test_show_prints_results_as_those_of_the_paper(columns):
 
 
 def test_show_tells_the_rows_of_the_paper_apart_at_80_columns(run):
-    found = lines("show", "vit_l16", columns=80)
+    found = lines("show", "vit_l16", "--all", columns=80)
     start = found.index("results in the paper, of no published file")
     rows = [line.split() for line in found[start + 2 : start + 6]]
     assert [row[1:4] for row in rows] == [
@@ -272,10 +272,10 @@ def test_a_file_that_was_not_seen_is_called_so(run, tmp_path, monkeypatch, new_r
     monkeypatch.setenv("VITZOO_REGISTRY", str(own))
     new_registry()
     said = "trust on first use" + ("" if seen else ", file not seen")
-    for name in ("local/net", "local/net:fresh"):
-        text = "\n".join(lines("show", name, columns=120, VITZOO_REGISTRY=str(own)))
+    for args in (("local/net", "--all"), ("local/net:fresh",)):
+        text = "\n".join(lines("show", *args, columns=120, VITZOO_REGISTRY=str(own)))
         assert (said in text, "not seen" in text) == (True, not seen)
-    narrow = lines("show", "local/net", columns=70, VITZOO_REGISTRY=str(own))
+    narrow = lines("show", "local/net", "--all", columns=70, VITZOO_REGISTRY=str(own))
     assert ("file not seen" in "\n".join(narrow)) is not seen
     fields = dict(line.split("\t") for line in run("show", "local/net:fresh")[1].splitlines())
     assert fields["pin"] == said

@@ -9,7 +9,7 @@ import pytest
 import vitzoo
 from helpers import says
 from internals import FIELDS, RESULTS
-from plugin_files import FRESH, NET, UNTOUCHABLE
+from plugin_files import ACME, FRESH, MODULE, NET, UNTOUCHABLE
 from tables import cases
 from terminal import lines, on_terminal
 
@@ -23,15 +23,17 @@ def acme(install):
 
 @pytest.mark.parametrize("quiet", [False, True])
 @pytest.mark.parametrize("value", ["acme:registry.toml", "acme.plugin"])
-def test_list_of_a_namespace_suggests_its_pattern(run, install, value, quiet):
-    """A module plugin has no rows to search in, and -q searches nothing."""
-    module = {"acme/plugin.py": "raise ImportError('nobody may import me')"}
-    install("acme-parts", f"acme = {value}", UNTOUCHABLE | module)
+def test_list_of_a_family_is_that_of_its_pattern(run, install, value, quiet):
+    files = UNTOUCHABLE if value.endswith("toml") else ACME | {"acme/plugin.py": MODULE}
+    install("acme-parts", f"acme = {value}", files)
+    wanted = run("list", "acme/*", *["-q"] * quiet)
+    assert (wanted[0], "acme/net" in wanted[1], wanted[2]) == (0, True, "")
+    for name in ("acme", "acme/"):
+        assert run("list", name, *["-q"] * quiet) == wanted
     code, out, err = run("list", "acme", "nothing", *["-q"] * quiet)
     assert (code, out) == (1, "")
-    says(err, "'acme'", "'nothing'")
-    assert ("'acme/*'" in err) is (quiet or value == "acme.plugin")
-    assert "nobody may import me" not in err
+    says(err, "'nothing'")
+    assert "'acme'" not in err
 
 
 def named(out):
@@ -42,7 +44,6 @@ def named(out):
 @pytest.mark.parametrize(
     ("word", "expected"),
     [
-        ("core", "namespace=core"),  # the family
         ("HUGE/14", "namespace=core and summary~huge/14"),
         ("vit_b_16", "name=vit_b16"),  # the name in torchvision
         ("digits", "name=vit_digits"),
@@ -54,7 +55,7 @@ def test_a_word_that_is_no_name_is_searched(run, monkeypatch, word, expected):
     wanted = [variant.name for variant in vitzoo.variants(where=expected)]
     assert wanted
     assert (code, named(out)) == (0, wanted)
-    says(err, repr(word), f"{len(wanted)} have it")
+    says(err, repr(word), str(len(wanted)), "elsewhere")
     for option in ("-q", "--json"):  # which scripts read
         assert run("list", word, option)[:2] == (1, "")
 
@@ -115,7 +116,7 @@ def test_list_json_has_stable_keys_and_integers(run):
         "name", "params", "gmacs", "activations", "image_size", "patch_size", "embed_dim", "depth",
         "num_heads", "mlp_dim", "in_chans", "num_classes", "head", "pool", "patch_embed",
         "pos_embed", "weights", "top1", "top5", "imagenet_real", "imagenet_v2", "imagenet_sketch",
-        "imagenet_a", "imagenet_r", "rtx4090", "rtx4090_compiled", "pro6000_compiled",
+        "imagenet_a", "imagenet_r", "knn_top1", "rtx4090", "rtx4090_compiled", "pro6000_compiled",
         "i9_10940x_compiled", "i7_12700h_compiled", "license", "pin", "file_seen", "pretraining",
         "pretraining_data", "namespace", "paper", "summary",
     ]  # fmt: skip
@@ -256,7 +257,7 @@ def test_results_of_all_weights_are_found_sorted_and_shown(run):
     assert [variant.name for variant in found] == ["acme/net"]
     assert vitzoo.variants("acme/*", imagenet_a=">62", license="apache-2.0") == []
     rows = json.loads(run("list", "acme/*", "--where", "imagenet_a>0", "--json")[1])
-    assert {row["weights"]: tuple(row[key] for key in RESULTS) for row in rows} == {
+    assert {row["weights"]: tuple(row[key] for key in RESULTS[:7]) for row in rows} == {
         name: results for name, (_, results) in ENTRIES.items() if results
     }
     assert {row["gmacs"] for row in rows} == {1.25}
@@ -268,7 +269,7 @@ def test_show_names_result_size_source_and_commit(run, monkeypatch, name):
     monkeypatch.setenv("COLUMNS", "140")
     monkeypatch.setattr("vitzoo.cli.browse.on_terminal", lambda: True)
     monkeypatch.setattr("vitzoo.cli.output.on_terminal", lambda: True)
-    _, out, _ = run("show", name)
+    _, out, _ = run("show", name, "--all")
     says(out, *ENTRIES["best"][1], "192", "results.csv of our lab 0123abc")
     assert ("53.4" in out) is (name == "acme/net")
 
@@ -477,3 +478,23 @@ def test_a_pareto_line_of_missing_numbers_says_so(run):
     code, out, err = run("list", "vit_digits", "--pareto", "params:imagenet_a", "-q")
     assert (code, out) == (0, "")
     says(err, "no entry", "params, imagenet_a")
+
+
+KNN = 'evaluated = "ours"\nknn_top1 = 79.5\ndefault = true\n'
+EVALUATIONS = '\n[evaluations.ours]\nevaluation = "k-NN"\nevaluation_source = "our paper"\n'
+
+
+def test_a_network_without_top1_shows_its_knn_accuracy(run, install, monkeypatch):
+    text = NET + FRESH + KNN + EVALUATIONS
+    install("acme-parts", "acme = acme:registry.toml", UNTOUCHABLE | {"acme/registry.toml": text})
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = run("list", "acme/*", "--table")
+    head, first, *notes = out.splitlines()
+    assert head.split()[1:4] == ["params", "k-NN", "px"]
+    assert first.split()[2] == "79.50"
+    says(notes[0], "k-NN", "without a trained classifier")
+    _, out, _ = run("list", "acme/*", "vit_b16", "--table")
+    assert out.split("\n")[0].split()[1:4] == ["params", "top1", "k-NN"]
+    assert "k-NN" not in run("list", "vit_*", "--table")[1]
+    _, out, _ = run("list", "*net", "vit_*", "--where", "knn_top1>=79 and knn_top1<79.6", "-q")
+    assert out.split() == ["acme/net"]

@@ -59,7 +59,7 @@ def read(tmp_path):
 def test_figures_are_read_with_their_source(read):
     variant = read(manifest())
     (weights,) = variant.weights
-    assert [getattr(weights, name) for name in RESULTS] == [90.5 - at for at in range(7)]
+    assert [getattr(weights, name) for name in RESULTS] == [90.5 - at for at in range(8)]
     assert weights.evaluation == "ImageNet-1k validation"
     assert weights.evaluation_size == (192, 192)
     assert weights.evaluation_source == "our lab, results.csv"
@@ -111,6 +111,8 @@ def test_figures_written_as_a_table_are_read_as_the_same(read):
         ({'evaluated = "ours"': 'evaluated = "our"'}, ("'our'", "'evaluations'", "'ours'")),
         ({'evaluated = "ours"': ""}, ("top5", "evaluation_source")),
         ({"evaluation_size = 192": ""}, ("top5", "evaluation_size")),
+        ({WEIGHTS: "knn_top1 = 83.5\n"}, ("knn_top1", "evaluation_source")),
+        ({"knn_top1 = 83.5": "knn_top1 = 835"}, ("knn_top1", "percentage", "835.0")),
         ({"evaluation_size = 192": "evaluation_size = 0"}, ("evaluation_size", "px", "0 (int)")),
         ({'evaluation_commit = "0123abc"': 'evaluation_commit = "main"'}, ("7 to 40", "'main'")),
         ({"gmacs = 1.25": "gmacs = 0"}, ("gmacs", "above 0", "0.0")),
@@ -138,14 +140,15 @@ def test_a_wrong_figure_or_source_is_refused(read, changes, said):
 
 def test_listings_have_every_figure(read):
     row = fields(read(manifest(weights=WEIGHTS + 'default = true\nlabel_set = "imagenet-1k"\n')))
-    assert [row[name] for name in RESULTS] == [90.5 - at for at in range(7)]
+    assert [row[name] for name in RESULTS] == [90.5 - at for at in range(8)]
     assert (row["gmacs"], row["activations"], row["rtx4090"]) == (1.25, 4096, 812.5)
     assert [row[name] for name in MEASUREMENTS[1:]] == [None] * 4
 
 
 def test_results_of_other_classes_are_not_listed(read):
     row = fields(read(manifest(weights=WEIGHTS + 'default = true\nlabel_set = "digits"\n')))
-    assert {row[name] for name in RESULTS} == {None}
+    assert {row[name] for name in RESULTS[:-1]} == {None}
+    assert row["knn_top1"] == 83.5  # of features, which have no classes
 
 
 MODULE = """\

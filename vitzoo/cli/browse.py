@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from vitzoo.advice.names import explain_plugin
 from vitzoo.cli.completion import complete_names
 from vitzoo.cli.listing import NOTES
-from vitzoo.cli.options import json_option
+from vitzoo.cli.options import choose_output, flag, json_option, table_option
 from vitzoo.cli.output import (
+    PERCENT,
     Fit,
+    Write,
+    count,
     echo,
     megabytes,
     on_terminal,
+    paged,
     print_fields,
     print_json,
     print_rows,
     say,
+    three_digits,
 )
 from vitzoo.errors import UnknownName, did_you_mean
 from vitzoo.files.names import on_hub
 from vitzoo.opening import registered
+from vitzoo.plugin.info import FIRST_PARTY
 from vitzoo.registry.available import needs, reader_of
 from vitzoo.registry.foreign_names import (
     QUICK,
@@ -36,6 +42,7 @@ from vitzoo.registry.foreign_names import (
     plugin_call,
     unknown_tag,
 )
+from vitzoo.registry.listing import Listed
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.addresses import is_repository, one_form, parts_of_address, repository
 from vitzoo.schema.kinds import KINDS, PARTS_OF_WEIGHTS
@@ -50,6 +57,9 @@ from vitzoo.schema.terms import (
 )
 from vitzoo.text import px
 
+if TYPE_CHECKING:  # few commands name a family
+    from vitzoo.registry.families import Family
+
 WEIGHTS_FIT = Fit(
     ("pin", "license", "size", "classes", "default", "top1"),
     shorter={
@@ -59,6 +69,8 @@ WEIGHTS_FIT = Fit(
     notes={"license shorter": NOTES["license shorter"]},
     one_line=True,
 )
+PRETTY: dict[str, Write] = {"top1": PERCENT, "size": str}
+USES = {"yes": "allows commercial use", "no": "no commercial use", "read": "read its terms"}
 # Settings of every network, in the table of `show` on a terminal.
 ALWAYS = (
     "params", "gmacs", "activations", "image_size", "patch_size", "num_classes", "embed_dim",
@@ -66,6 +78,7 @@ ALWAYS = (
 )  # fmt: skip
 EVALUATION = ("evaluation_size", "evaluation_source", "evaluation_commit")
 SPEED = "images/s"
+OF_NETWORK = {*vars(Spec()), *(f"block.{key}" for key in vars(Spec().block))}.difference(ALWAYS)
 IN_PAPER = "model in the paper"
 PAPER = (
     IN_PAPER, "pretraining_data", "epochs", "px", *RESULT_SETS, "exaflops", "core_days", "source"
@@ -79,22 +92,35 @@ WHICH = (
 
 @click.command("show")
 @click.argument("name", shell_complete=complete_names)
+@flag("--all", "everything", help="Show all weights, results and sources on a terminal, too.")
+@table_option
 @json_option
-def show_command(name: str, as_json: bool) -> None:
-    """Show the weights, the network and the sources of a variant.
+def show_command(name: str, everything: bool, table: bool, as_json: bool) -> None:
+    """Show a variant: the call, sizes, accuracy, license and weights.
 
-    NAME is a variant, or VARIANT:WEIGHTS for all that is known about one weights file. On a
-    terminal, only the settings of the network that differ from their defaults are printed. The line
-    `default weights override` lists the settings of the variant that differ when its default
-    weights are loaded.
+    NAME is a variant, VARIANT:WEIGHTS for all that is known about one weights file, or a family
+    such as dinov2 for its names. A terminal shows the best weights of a variant; --all adds all
+    weights, their results, the settings of the network that differ from their defaults, the results
+    in papers, and the sources, in the pager that PAGER names, or less. The line `default weights
+    override` of --all lists the settings of the variant that differ when its default weights are
+    loaded. A pipe and --json get everything.
 
     \b
     Examples:
       vitzoo show vit_b16
+      vitzoo show vit_b16 --all
       vitzoo show vit_b16:augreg_in21k
+      vitzoo show dinov2
       vitzoo show vit_digits --json
     """
-    variant, weights = _named(registry(), name)
+    choose_output(table=table, json=as_json)
+    zoo = registry()
+    if found := _family(zoo, name):
+        from vitzoo.cli.families import print_family
+
+        print_family(zoo, found, as_json=as_json, everything=everything)
+        return
+    variant, weights = _named(zoo, name)
     if as_json:
         known_as, spec = dict(variant.known_as), variant.spec.to_data()
         changed = {"spec": spec, "builder": str(variant.builder), "known_as": known_as}
@@ -103,8 +129,14 @@ def show_command(name: str, as_json: bool) -> None:
         print_json(data)
     elif weights is not None:
         print_fields(_facts(variant, weights), f"{variant.name}:{weights.name}")
+    elif on_terminal() and everything:
+        with paged():
+            _show_to_people(variant)
     elif on_terminal():
-        _show_to_people(variant)
+        from vitzoo.cli.screen import print_screen
+
+        shown = {key: value for key, value in _differing(variant).items() if key in OF_NETWORK}
+        print_screen(variant, shown)
     else:
         print_fields(_settings(variant))
         _print_paper_results(variant)
@@ -117,12 +149,12 @@ def show_command(name: str, as_json: bool) -> None:
 def which_command(name: str, as_json: bool) -> None:
     """Show the call that creates what NAME means, and its code.
 
-    NAME is a variant, VARIANT:WEIGHTS, a part or a checkpoint format. A name of timm, torchvision
-    or open_clip, or a Hub repository, is translated to the variant and weights of vitzoo. For a
-    repository that is not registered, the call loads it from the Hub; of a well-known one, the
-    license and the call that its authors document are known, too. `stored` is its file in the
-    store. Variants of vitzoo's own plugins are known without the plugins; then stderr says how to
-    install the plugin. `plugin` registers the name. `target` is the import path of the class or
+    NAME is a variant, VARIANT:WEIGHTS, a family, a part or a checkpoint format. A name of timm,
+    torchvision or open_clip, or a Hub repository, is translated to the variant and weights of
+    vitzoo. For a repository that is not registered, the call loads it from the Hub; of a well-known
+    one, the license and the call that its authors document are known, too. `stored` is its file in
+    the store. Variants of vitzoo's own plugins are known without the plugins; then stderr says how
+    to install the plugin. `plugin` registers the name. `target` is the import path of the class or
     function that makes the part or network, and `defined` is its source location. `location` is the
     file that registers the name, with the line number if that file is a manifest. The command does
     not import that code, and sends no request.
@@ -135,7 +167,17 @@ def which_command(name: str, as_json: bool) -> None:
       vitzoo which facebook/dinov2-base
       vitzoo which MahmoodLab/UNI2-h
     """
-    rows = _meanings(registry(), name)
+    zoo = registry()
+    found = _family(zoo, name)
+    if found and zoo.named(name):  # of a part or a format
+        say(f"vitzoo: {name} is also a family: vitzoo show {name}")
+        found = None
+    if found and on_terminal() and not as_json:
+        from vitzoo.cli.families import print_family
+
+        print_family(zoo, found, as_json=False)
+        return
+    rows = _of_family(zoo, found) if found else _meanings(zoo, name)
     if as_json or not on_terminal():
         print_rows(rows, WHICH, as_json=as_json)
         return
@@ -163,19 +205,23 @@ def _show_to_people(variant: Variant) -> None:
     if variant.weights:
         table = [_weights_row(weights, variant) for weights in variant.weights]
         echo()
-        print_rows(table, tuple(table[0]), pretty={"top1": str, "size": str}, fit=WEIGHTS_FIT)
+        print_rows(table, tuple(table[0]), pretty=PRETTY, fit=WEIGHTS_FIT)
         say(f"vitzoo: vitzoo show {variant.name}:NAME describes one file")
         _print_results(variant)
     echo()
+    print_fields(_differing(variant))
+    _print_throughput(variant)
+    _print_paper_results(variant)
+
+
+def _differing(variant: Variant) -> dict[str, Any]:
+    """Return the settings that `show` prints to people: sizes, and what differs from defaults."""
     usual = _spec_settings(Spec()) | {"builder": CORE_BUILDER, "weights": None}
-    differing = {
+    return {
         key: _part_for_people(value)
         for key, value in _settings(variant).items()
         if _is_shown(key, value, usual) and not key.startswith(SPEED)
     }
-    print_fields(differing)
-    _print_throughput(variant)
-    _print_paper_results(variant)
 
 
 def _print_results(variant: Variant) -> None:
@@ -266,37 +312,26 @@ def _weights_row(weights: Weights, variant: Variant) -> dict[str, Any]:
         "name": weights.name,
         "default": "yes" if weights.default else "",
         "top1": weights.top1,
-        "classes": _classes(weights, variant),
-        "size": _file_size(weights),
+        "classes": classes(weights, variant),
+        "size": file_size(weights),
         "license": weights.license_note,
         "pin": weights.pin_note,
     }
 
 
-def _classes(weights: Weights, variant: Variant) -> int | str:
-    classes = variant.spec.num_classes if weights.num_classes is None else weights.num_classes
-    return classes or "none"
-
-
-def _file_size(weights: Weights) -> str | None:
-    size = weights.size or weights.predicted_size
-    return f"{'' if weights.size else '~'}{megabytes(size)}" if size else None
-
-
 def _facts(variant: Variant, weights: Weights) -> dict[str, Any]:
     """Return what is known about a weights file."""
     use = weights.commercial_use
-    meaning = {"yes": "allows commercial use", "no": "no commercial use", "read": "read its terms"}
     known = {
-        "create": _call(variant, weights),
+        "create": call_of(variant, weights),
         "default": "yes" if weights.default else "",
         "file": f"{weights.file} (bundled)" if weights.bundled else weights.place,
         "revision": weights.revision,
-        "size": _file_size(weights),
+        "size": file_size(weights),
         "pin": weights.pin_note,
         "sha256": weights.sha256 or "recorded at the first download (trust on first use)",
-        "license": use and f"{weights.license_note} ({meaning[use]})",
-        "classes": _classes(weights, variant),
+        "license": use and f"{weights.license_note} ({USES[use]})",
+        "classes": classes(weights, variant),
         "label_set": weights.label_set,
         "output_activation": weights.output_activation,
         "pretraining": weights.pretraining,
@@ -322,11 +357,23 @@ def _recipe(recipe: Recipe | None) -> dict[str, str]:
     return {"recipe": ", ".join(settings), "recipe_source": source}
 
 
-def _call(variant: Variant, weights: Weights | None = None) -> str:
+def call_of(variant: Variant, weights: Weights | None = None) -> str:
     """Return the call that creates a variant with weights, or with its default weights."""
     if weights is not None and not weights.default:
         return create_call(variant.name, weights=weights.name)
     return create_call(variant.name, pretrained=True if variant.default_weights else None)
+
+
+def classes(weights: Weights, variant: Variant) -> int | str:
+    """Return the number of outputs of weights, "none" for features."""
+    number = variant.spec.num_classes if weights.num_classes is None else weights.num_classes
+    return number or "none"
+
+
+def file_size(weights: Weights) -> str | None:
+    """Return the size of a file; one that is predicted begins with `~`."""
+    size = weights.size or weights.predicted_size
+    return f"{'' if weights.size else '~'}{megabytes(size)}" if size else None
 
 
 def _meanings(zoo: Registry, name: str) -> list[dict[str, Any]]:
@@ -392,19 +439,48 @@ def _of_repository(zoo: Registry, address: str) -> dict[str, Any]:
     return dict.fromkeys(WHICH) | found
 
 
+def _family(zoo: Registry, name: str) -> Family | None:
+    """Return the family of a name, which is no name of a variant."""
+    if any(isinstance(row, Variant) for _, row in zoo.named(name)):
+        return None
+    from vitzoo.registry.families import family
+
+    return family(name, zoo)
+
+
+def _of_family(zoo: Registry, found: Family) -> list[dict[str, Any]]:
+    """Return what is known of each name of a family; say how to install a missing plugin."""
+    known_as = f"{found.name} (family)"
+    if not found.installed:
+        from vitzoo.cli.families import say_needed
+
+        say_needed(found)
+        return [_absent(row, known_as) for row in found.rows]
+    zoo.host.load(found.name)
+    parts = (pair for rows in zoo.host.parts.values() for pair in rows.values())
+    every: list[Contribution | Variant] = [row for owner, row in parts if owner == found.name]
+    every += [row for row in zoo.host.variants.values() if row.namespace == found.name]
+    return [_meaning(zoo, found.name, row, known_as=known_as) for row in every]
+
+
 def _of_plugin(name: str, meaning: Meaning) -> dict[str, Any]:
     """Return what is known of a variant whose plugin is not installed; say how to install it."""
     library, row, weights = meaning
     say(f"vitzoo: {row['name']} {needs(row)}")
-    known = {
-        "create": plugin_call(name, meaning),
+    known = _absent(row, f"{name} ({library})" if library else None)
+    return known | {"create": plugin_call(name, meaning), "weights": weights or None}
+
+
+def _absent(row: Listed, known_as: str | None) -> dict[str, Any]:
+    """Return what is known of a variant whose plugin is not installed."""
+    namespace = row["namespace"]
+    return dict.fromkeys(WHICH) | {
+        "create": plugin_call("", ("", row, "")),
         "name": row["name"],
         "kind": "variant",
-        "weights": weights or None,
-        "known_as": f"{name} ({library})" if library else None,
-        "plugin": f"{row['namespace']} ({row['plugin']}, not installed)",
+        "known_as": known_as,
+        "plugin": f"{namespace} ({FIRST_PARTY[namespace]}, not installed)",
     }
-    return dict.fromkeys(WHICH) | known
 
 
 def _meaning(
@@ -423,7 +499,7 @@ def _meaning(
     plugin = f"{namespace} ({release})" if release else namespace
     found |= {"plugin": plugin, "weights": weights and weights.name, "known_as": known_as}
     found["license"] = weights and (weights.license_note or None)
-    found["create"] = _call(row, weights) if isinstance(row, Variant) else _call_with(row, found)
+    found["create"] = call_of(row, weights) if isinstance(row, Variant) else _call_with(row, found)
     return {key: found.get(key) for key in WHICH}
 
 
@@ -436,12 +512,12 @@ def _call_with(row: Contribution, found: dict[str, Any]) -> str:
 
 
 def _settings(variant: Variant) -> dict[str, Any]:
-    default = variant.default_weights
+    default, people, size = variant.default_weights, on_terminal(), variant.activations
     overrides = _overrides(default, variant.spec) if default else ""
     return {
-        "params": f"{variant.params:,}" if on_terminal() else variant.params,
-        "gmacs": f"{variant.gmacs:.4g}" if variant.gmacs and on_terminal() else variant.gmacs,
-        "activations": variant.activations and _bytes(variant.activations),
+        "params": count(variant.params) if people else variant.params,
+        "gmacs": three_digits(variant.gmacs) if variant.gmacs and people else variant.gmacs,
+        "activations": megabytes(size) if size and people else size,
         **_spec_settings(variant.spec),
         "builder": variant.builder,
         "paper": variant.paper,
@@ -451,10 +527,6 @@ def _settings(variant: Variant) -> dict[str, Any]:
         "weights": ", ".join(w.name for w in variant.weights) or "none",
         **({"default weights override": overrides} if overrides else {}),
     }
-
-
-def _bytes(size: int) -> int | str:
-    return megabytes(size) if on_terminal() else size
 
 
 def _throughput(row: Throughput) -> str:

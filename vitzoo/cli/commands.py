@@ -11,7 +11,10 @@ from vitzoo.cli.output import Context
 
 COMMANDS = {  # name: module and summary; `vitzoo --help` imports no command
     "list": ("cli.listing", "List variants: the networks that vitzoo can build by name."),
-    "show": ("cli.browse", "Show the weights, the network and the sources of a variant."),
+    "show": (
+        "cli.browse",
+        "Show a variant: the call, sizes, accuracy, license and weights.",
+    ),
     "which": ("cli.browse", "Show the call that creates what NAME means, and its code."),
     "summary": ("cli.summary", "Show the layers of a network: shapes, operations and memory."),
     "plot": ("apps.plot.command", "Draw what MODEL has learned, or what it does with IMAGES."),

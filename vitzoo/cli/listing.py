@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.exceptions import Exit
 
 from vitzoo.cli.completion import complete_families, complete_fields, complete_names
-from vitzoo.cli.options import flag, json_option
-from vitzoo.cli.output import Fit, count, echo, megabytes, on_terminal, paged, print_rows, say
+from vitzoo.cli.options import choose_output, flag, json_option, table_option
+from vitzoo.cli.output import (
+    Fit,
+    count,
+    echo,
+    megabytes,
+    on_terminal,
+    paged,
+    print_rows,
+    say,
+    three_digits,
+)
 from vitzoo.errors import PinError, UnknownName, did_you_mean
 from vitzoo.plugin.info import CORE, LOCAL, TROUBLE
 from vitzoo.registry.listing import (
@@ -28,21 +38,24 @@ from vitzoo.registry.listing import (
     sort_keys,
 )
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.schema.terms import FURTHER_RESULTS, RESULTS, commercial_use
+from vitzoo.schema.terms import FURTHER_RESULTS, KNN, RESULTS, commercial_use
+
+if TYPE_CHECKING:  # a list without patterns names no family
+    from vitzoo.registry.families import Family
 
 SHOWN = ("name", "params", "top1", "image_size", "gmacs", "license", "pin")  # on a terminal
 WIDE = tuple(dict.fromkeys((*SHOWN, *FURTHER_RESULTS, "weights", "pretraining_data", *FIELDS)))
 PIPED = (
     "name", "params", "image_size", "num_classes", "top1", "license", "pin", "weights", "summary"
 )  # fmt: skip
-LEAVING = ("pin", "license", "gmacs", "image_size", "top1", "params")  # in this order
+LEAVING = ("pin", "license", "gmacs", "image_size", KNN, "top1", "params")  # in this order
 PINS = {"confirmed": "c", "reported": "r", "first-use": "f"}
 PRETTY: dict[str, Any] = {
     "params": count,
     "image_size": str,
     "patch_size": str,
     "num_classes": str,
-    "gmacs": lambda gmacs: f"{gmacs:.3g}" if gmacs < 100 else f"{gmacs:,.0f}",
+    "gmacs": three_digits,
     "activations": megabytes,
     **dict.fromkeys(RESULTS, "{:.2f}".format),
     **dict.fromkeys(MEASUREMENTS, "{:,.0f}".format),
@@ -51,6 +64,7 @@ PRETTY: dict[str, Any] = {
 NOTES = {
     "pin": "pin: c confirmed, r reported by third parties, f trusted on first use",
     "license shorter": "license: is commercial use allowed? read: see its terms",
+    KNN: "k-NN: top-1 of the nearest neighbours of features, without a trained classifier",
 }
 
 
@@ -85,7 +99,7 @@ NOTES = {
     shell_complete=complete_families,
     help="List a family, such as clip.",
 )
-@flag("--all", "everything", help="List the variants of all families on a terminal, too.")
+@flag("--all", "everything", help="List all variants on a terminal, too.")
 @flag("--local", "here", help="List only variants with weights on this machine.")
 @flag("--available", help="List the variants of vitzoo's plugins that are not installed.")
 @click.option(
@@ -96,6 +110,7 @@ NOTES = {
 )
 @flag("--wide", help="Show all columns that fit.")
 @flag("-q", "--quiet", help="Print only names, one per line.")
+@table_option
 @json_option
 def list_command(
     patterns: tuple[str, ...],
@@ -109,17 +124,18 @@ def list_command(
     columns: str | None,
     wide: bool,
     quiet: bool,
+    table: bool,
     as_json: bool,
 ) -> None:
     """List variants: the networks that vitzoo can build by name.
 
-    PATTERN is a shell-style pattern of names. A word without *, ? and [ that is no name is searched
-    in names, families, summaries and names of other libraries, but not with -q and --json. A
-    pattern that matches nothing is an error. The former name of a renamed variant finds the
-    variant. Without a choice, a terminal shows the
-    variants of the core, and the families of the plugins with the number of their variants; a pipe,
-    --json and -q give all variants. A family is the part of a name before the slash. On a terminal,
-    --all uses the pager that PAGER names, or less.
+    PATTERN is a shell-style pattern of names, or a family: the part of names before the slash.
+    Another word without *, ? and [ that is no name is searched in names, families, summaries and
+    names of other libraries, but not with -q and --json. A pattern that matches nothing is an
+    error. The former name of a renamed variant finds the variant. Without a choice, a terminal
+    shows the variants of the core, and the families of the plugins with the number of their
+    variants; a pipe, --json and -q give all variants. On a terminal, --all uses the pager that
+    PAGER names, or less. There, timm's networks that another family has, too, need --all.
 
     Each variant is one line, with the values of its default weights. If --where, --sort or --pareto
     name a field of weights, such as top1 or license, each weights entry is one line. Entries that
@@ -137,7 +153,7 @@ def list_command(
     Examples:
       vitzoo list
       vitzoo list 'vit_b*' 'vit_l*' --sort params:desc
-      vitzoo list 'dinov2/*'
+      vitzoo list dinov2
       vitzoo list swin
       vitzoo list --family clip --columns name,top1,pretraining_data
       vitzoo list --where 'top1>=88' --sort top1:desc
@@ -147,6 +163,7 @@ def list_command(
       vitzoo list --local
       vitzoo list --available 'dinov2/*'
     """
+    choose_output(table=table, json=as_json, quiet=quiet)
     zoo = registry()
     if available:
         from vitzoo.cli.available import check_options, print_available
@@ -155,29 +172,89 @@ def list_command(
         tests, keys = _tests(conditions)[0], sort_keys(order) if order else []
         print_available(zoo, patterns, families, tests, keys, quiet=quiet, as_json=as_json)
         return
-    patterns = patterns if quiet or as_json else _searched(zoo, patterns)
+    machine = quiet or as_json
+    people = on_terminal() and not machine
     chosen = patterns or families or conditions or order or trade_off or here
-    rows, conflicts, used = _selected(zoo, patterns, families, conditions, order, trade_off, here)
-    short = on_terminal() and not (chosen or everything or quiet or as_json)
+    named = _families_of(zoo, patterns)
+    if not machine and _print_absent(zoo, patterns, named):
+        return
+    wanted = _with_families(patterns, named)
+    wanted = wanted if machine else _searched(zoo, wanted)
+    rows, conflicts, used = _selected(zoo, wanted, families, conditions, order, trade_off, here)
+    short = people and not (chosen or everything)
     if short:
         rows = [row for row in rows if row["namespace"] in (CORE, LOCAL)]
-    elif not (chosen or quiet or as_json or on_terminal()):
+    elif people and not everything:
+        from vitzoo.cli.families import without_doubled
+
+        rows = without_doubled(zoo, rows, patterns)
+    elif not (chosen or machine or people):
         rows += _lazy_rows(zoo)
-    shown = _columns(columns, used, wide=wide, here=here)
+    shown = _columns(columns, used, rows, wide=wide, here=here)
     fit = _fit(shown, LEAVING if columns is None else (), () if wide else used, here)
     only = "name" if quiet else ""
-    with paged() if everything and not (quiet or as_json) else nullcontext():
-        print_rows(rows, shown, as_json=as_json, only=only, pretty=PRETTY, fit=fit)
-    if short:
-        _print_families(zoo)
-    if on_terminal() and not (chosen or quiet or as_json):
-        from vitzoo.cli.available import say_more
-
-        say_more(zoo)
+    with paged() if everything and not machine else nullcontext():
+        _print_headers(named if people and len(patterns) == 1 else {})
+        if rows or not named or not people:
+            print_rows(rows, shown, as_json=as_json, only=only, pretty=PRETTY, fit=fit)
+    if people and not chosen:
+        _print_others(zoo, families=short)
+    _say_contents(named)
     for conflict in conflicts:
         say(f"vitzoo: {conflict}")
     if conflicts:
         raise Exit(PinError.exit_code)
+
+
+def _families_of(zoo: Registry, patterns: Iterable[str]) -> dict[str, Family]:
+    """Return the families that patterns name; a name of a variant is no family."""
+    if not patterns:
+        return {}
+    from vitzoo.registry.families import family
+
+    found = {word: family(word, zoo) for word in patterns}
+    return {word: one for word, one in found.items() if one is not None}
+
+
+def _print_headers(named: dict[str, Family]) -> None:
+    if not named:
+        return
+    from vitzoo.cli.families import print_header
+
+    for one in named.values():
+        print_header(one)
+        echo()
+
+
+def _say_contents(named: dict[str, Family]) -> None:
+    """Say what families without networks have."""
+    for one in named.values():
+        if not one.rows:
+            say(f"vitzoo: {one.name} has {one.contents}: vitzoo show {one.name}")
+
+
+def _print_absent(zoo: Registry, patterns: tuple[str, ...], named: dict[str, Family]) -> bool:
+    """Print families whose plugins are not installed, if all patterns name such; tell if so."""
+    absent = [one for one in named.values() if not one.installed]
+    if not absent or len(absent) < len(patterns):
+        return False
+    from vitzoo.cli.available import print_available
+    from vitzoo.cli.families import say_needed
+
+    for one in absent:
+        if on_terminal():
+            _print_headers({one.name: one})
+        if one.rows:
+            print_available(zoo, [f"{one.name}/*"], (), (), (), quiet=False, as_json=False)
+        if not (one.rows and on_terminal()):  # otherwise that was said
+            say_needed(one)
+    return True
+
+
+def _with_families(patterns: tuple[str, ...], named: dict[str, Family]) -> tuple[str, ...]:
+    """Return the patterns, with those of its names for each family."""
+    every = (named[one].patterns if one in named else (one,) for one in patterns)
+    return tuple(pattern for several in every for pattern in several)
 
 
 def _searched(zoo: Registry, patterns: tuple[str, ...]) -> tuple[str, ...]:
@@ -186,10 +263,8 @@ def _searched(zoo: Registry, patterns: tuple[str, ...]) -> tuple[str, ...]:
     found = {word: zoo.index.search(word) for word in zoo.index.unmatched(words)} if words else {}
     for word, names in found.items():
         if names:
-            say(
-                f"vitzoo: no variant is called {word!r}; {len(names)} have it in their name, "
-                "family, summary or name elsewhere"
-            )
+            have = "networks have" if len(names) > 1 else "network has"
+            say(f"vitzoo: {len(names)} {have} {word!r} in name, family, summary or name elsewhere")
     return tuple(name for pattern in patterns for name in found.get(pattern) or [pattern])
 
 
@@ -272,8 +347,13 @@ def _with_local_weights(
     return [row | {"weights": ", ".join(present[row["name"]])} for row in rows], conflicts
 
 
-def _columns(columns: str | None, used: list[str], *, wide: bool, here: bool) -> tuple[str, ...]:
-    """Return the columns of `list`; a terminal also shows the numbers that its options use."""
+def _columns(
+    columns: str | None, used: list[str], rows: list[Listed], *, wide: bool, here: bool
+) -> tuple[str, ...]:
+    """Return the columns of `list`; a terminal also shows the numbers that its options use.
+
+    There, a network without top-1 shows its k-NN accuracy, if an author published that.
+    """
     if columns is not None:
         return tuple(check_field(column.strip()) for column in columns.split(","))
     if wide:
@@ -281,7 +361,10 @@ def _columns(columns: str | None, used: list[str], *, wide: bool, here: bool) ->
     if not on_terminal():
         return PIPED
     numbers = [field for field in used if KINDS[field] == "number"]
-    shown = (*SHOWN[:3], *numbers, *SHOWN[3:])
+    if any(row[KNN] is not None and row["top1"] is None for row in rows):
+        numbers.insert(0, KNN)
+    bare = KNN in numbers and "top1" not in used and all(row["top1"] is None for row in rows)
+    shown = (*SHOWN[: 2 if bare else 3], *numbers, *SHOWN[3:])
     return tuple(dict.fromkeys((shown[0], "weights", *shown[1:]) if here else shown))
 
 
@@ -310,6 +393,15 @@ def _fit(
     )
 
 
+def _print_others(zoo: Registry, *, families: bool) -> None:
+    """Print the families of the plugins, and say what plugins there are besides."""
+    from vitzoo.cli.available import say_more
+
+    if families:
+        _print_families(zoo)
+    say_more(zoo)
+
+
 def _print_families(zoo: Registry) -> None:
     """Print a line for each family of the plugins, and say how to list one."""
     families: dict[str, dict[str, Any]] = {}
@@ -331,7 +423,7 @@ def _print_families(zoo: Registry) -> None:
         echo()
         print_rows(rows, tuple(rows[0]), pretty={"best top1": "{:.2f}".format})
         say(
-            f"vitzoo: vitzoo list '{rows[0]['family']}/*' lists a family, and vitzoo list --all "
+            f"vitzoo: vitzoo list {rows[0]['family']} lists a family, and vitzoo list --all "
             "lists all of them"
         )
 

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import click
 
-from vitzoo.errors import ImageError, printable
+from vitzoo.cli.output import print_tables
+from vitzoo.errors import ImageError, InvalidOption, printable
 from vitzoo.settings import DEVICE
 
 PATH = click.Path(path_type=Path)
 flag = partial(click.option, is_flag=True)
 json_option = flag("--json", "as_json", help="Print JSON.")
+table_option = flag("--table", help="Print what a terminal shows, also to a pipe.")
 force_option = flag("--force", help="Overwrite the file if it exists.")
 weights_option = click.option(
     "--weights", metavar="NAME", help="Name of the weights; the default weights if not given."
@@ -38,6 +40,17 @@ device_option = click.option(
     help="Device to compute on, such as cpu or cuda:1. Default: VITZOO_DEVICE, or a GPU if there "
     "is one.",
 )  # fmt: skip
+
+
+def choose_output(*, table: bool, **others: bool) -> None:
+    """Print tables if `table`; refuse it together with another form of output."""
+    if not table:
+        return
+    if other := next((name for name, given in others.items() if given), ""):
+        raise InvalidOption(
+            f"--table and --{other} name two forms of output; leave one of the two out"
+        )
+    print_tables()
 
 
 def check_there(paths: Iterable[str | Path]) -> None:

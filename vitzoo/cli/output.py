@@ -16,13 +16,20 @@ import click
 
 from vitzoo.display import screen_width
 from vitzoo.errors import FirstUseWarning, VitzooError, printable
-from vitzoo.text import count as count, is_terminal, megabytes as megabytes
+from vitzoo.text import (
+    count as count,
+    is_terminal,
+    megabytes as megabytes,
+    three_digits as three_digits,
+)
 
 MIN_WRAPPED = 24  # characters; the last column of a table wraps, but is never narrower than this
 DOTS = "..."
+TABLES = "vitzoo.tables"  # in the context of a command that prints tables to a pipe, too
 GAP = 2  # spaces between columns
 LEAST_NOTE = 60  # columns; a note on stderr wraps, but is not narrower than this
 Write = Callable[[Any], str]
+PERCENT: Write = "{:.2f}".format
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 _stdout: TextIO | None = None  # the real stdout, while a command runs
 _usual_format = warnings.formatwarning
@@ -99,9 +106,15 @@ def echo(text: str = "", *, nl: bool = True) -> None:
     click.echo(text, file=data_stream(), nl=nl)
 
 
+def print_tables() -> None:
+    """Print in this command what a terminal shows, also if stdout is a pipe."""
+    click.get_current_context().meta[TABLES] = True
+
+
 def on_terminal() -> bool:
-    """Tell whether stdout is a terminal."""
-    return is_terminal(data_stream())
+    """Tell whether stdout is a terminal, or gets what a terminal shows."""
+    context = click.get_current_context(silent=True)
+    return (context is not None and TABLES in context.meta) or is_terminal(data_stream())
 
 
 class _Page(io.StringIO):
@@ -122,7 +135,8 @@ def paged() -> Iterator[None]:
     """
     global _stdout
     command = os.environ.get("PAGER", "less").split()
-    if not on_terminal() or command in ([], ["cat"]) or os.environ.get("TERM") in (None, "dumb"):
+    unpaged = command in ([], ["cat"]) or os.environ.get("TERM") in (None, "dumb")
+    if unpaged or not is_terminal(data_stream()):
         yield
         return
     page, before = _Page(), (_stdout, sys.stderr)
@@ -203,6 +217,13 @@ def print_rows(
         echo("\n".join(lines), nl=bool(lines))
 
 
+def print_text(text: str) -> None:
+    """Print a text in lines that a terminal is wide enough for."""
+    from shutil import get_terminal_size
+
+    echo("\n".join(_wrapped(_encodable(printable(text)), get_terminal_size().columns)))
+
+
 def print_fields(data: Mapping[str, Any], title: str = "") -> None:
     """Print a mapping, one line for each key."""
     rows = [{"field": key, "value": value} for key, value in data.items()]
@@ -234,7 +255,7 @@ def _print_table(
             print_fields({cells[c][0]: cells[c][i] for c in shown if cells[c][i]})
         return
     if title:
-        echo(_bold(title))
+        echo(bold(title))
     _print_lines([cells[c] for c in shown], [c in pretty for c in shown], fit, terminal)
     for note in "\n".join(notes if rows else ()).splitlines():
         echo("\n".join(_wrapped(note, terminal)))
@@ -274,7 +295,7 @@ def _print_lines(
         padded: list[str] = []
         for text, width, right in zip((*row[:-1], last[0]), widths, to_the_right, strict=True):
             space = " " * (width - screen_width(text))
-            shown = text if number and padded else _bold(text)  # the headings and the first column
+            shown = text if number and padded else bold(text)  # the headings and the first column
             padded.append(space + shown if right else shown + space)
         echo((" " * GAP).join(padded).rstrip())
         for rest in last[1:]:
@@ -305,7 +326,8 @@ def cut(text: str, width: int, *, front: bool = False) -> str:
     return DOTS + text[-kept:] if front else text[:kept] + DOTS
 
 
-def _bold(text: str) -> str:
+def bold(text: str) -> str:
+    """Return a text in bold letters, unless colors are off."""
     plain = not text or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return text if plain else click.style(text, bold=True)
 

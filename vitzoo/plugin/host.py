@@ -46,12 +46,14 @@ class Contents(NamedTuple):
         rows: all entries, including disabled names.
         aliases: former names of variants, and their present names.
         package: contains the plugin's data files.
+        summary: what its networks are, in one sentence; a module states none.
     """
 
     plugin: object
     rows: Rows
     aliases: Mapping[str, str]
     package: str
+    summary: str = ""
 
 
 class PluginHost:
@@ -360,7 +362,7 @@ def read_manifest(path: Path, **options: Any) -> Manifest:
 
 
 def _contents(manifest: Manifest, package: str) -> Contents:
-    return Contents(manifest, manifest.entries(), manifest.aliases, package)
+    return Contents(manifest, manifest.entries(), manifest.aliases, package, manifest.summary)
 
 
 def _loaded(info: PluginInfo, location: str, step: str) -> PluginInfo:

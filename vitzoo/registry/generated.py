@@ -27,11 +27,13 @@ class Listing(NamedTuple):
     Args:
         rows: one of each variant.
         parts, formats: the number of its parts and of its checkpoint formats.
+        summary: what its networks are, in one sentence; empty if it states none.
     """
 
     rows: list[Listed]
     parts: int
     formats: int
+    summary: str = ""
 
 
 class Generated(NamedTuple):
@@ -58,7 +60,7 @@ def generated(namespace: str) -> Generated | None:
 
     table = json.loads(file.read_bytes())
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in table["variants"]]
-    listing = Listing(rows, table["parts"], table["formats"])
+    listing = Listing(rows, table["parts"], table["formats"], table["summary"])
     return Generated(table["manifest"], listing, tuple(table["types"]))
 
 

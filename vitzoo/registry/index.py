@@ -153,6 +153,19 @@ class Index:
                 self._listings[namespace] = self._of_read(namespace)
         return [row for listing in self._listings.values() for row in listing.rows]
 
+    def of(self, namespace: str) -> Listing:
+        """Return the listing of one installed plugin; no other plugin is read.
+
+        Raises:
+            PluginError: the plugin cannot be used.
+        """
+        if namespace not in self._listings and namespace in self.zoo.host.manifests():
+            self._list(namespace)
+        if namespace not in self._listings:
+            self.zoo.host.load(namespace)
+            self._listings[namespace] = self._of_read(namespace)
+        return self._listings[namespace]
+
     def elsewhere(self) -> Names:
         """Return what each name of another library, of a paper or of the Hub means."""
         rows = self.rows()
@@ -180,7 +193,8 @@ class Index:
             every = list(self.zoo.host.variants.values())
         entries = [row for _, row in self.zoo.host.rows.get(namespace, ())]
         rows = [row_of(variant) for variant in every if variant.namespace == namespace]
-        return Listing(rows, *contributions(entries))
+        contents = self.zoo.host.contents.get(namespace)
+        return Listing(rows, *contributions(entries), contents.summary if contents else "")
 
 
 def contributions(entries: Iterable[Any]) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from vitzoo.errors import InvalidOption, UnknownOption, did_you_mean
 from vitzoo.plugin.info import place
-from vitzoo.schema.terms import RESULTS
+from vitzoo.schema.terms import KNN, RESULTS
 from vitzoo.text import px
 
 if TYPE_CHECKING:
@@ -49,7 +49,12 @@ FIELDS = tuple(KINDS)
 OF_WEIGHTS = ("weights", *RESULTS, *TEXTS_OF_WEIGHTS)
 WITHOUT_WEIGHTS = (None,) * len(OF_WEIGHTS)
 HIGHER = (*RESULTS, *MEASUREMENTS)  # fields whose larger values are better
-HEADINGS = {"image_size": "px", "num_classes": "classes", "gmacs": "GMACs"}  # in tables
+HEADINGS = {
+    "image_size": "px",
+    "num_classes": "classes",
+    "gmacs": "GMACs",
+    KNN: "k-NN",
+}  # in tables
 ALSO = {heading.lower(): field for field, heading in HEADINGS.items()}
 ENTRIES = "entries"  # of a row: the values of `OF_WEIGHTS` of each weights entry
 KNOWN_AS = "known_as"  # of a row: the names of the network and of its files elsewhere
@@ -106,13 +111,13 @@ def fields(variant: Variant) -> Listed:
 def of_weights(weights: Weights) -> list[Any]:
     """Return the values of a weights entry in the order of `OF_WEIGHTS`.
 
-    Results are None for weights of other classes than those of ImageNet-1k.
+    Results of a classifier are None for weights of other classes than those of ImageNet-1k.
     """
     values = vars(weights)
     compares = weights.label_set == "imagenet-1k"
     return [
         weights.name,
-        *(map(values.__getitem__, RESULTS) if compares else [None] * len(RESULTS)),
+        *(values[name] if compares or name == KNN else None for name in RESULTS),
         *(text(weights) for text in TEXTS_OF_WEIGHTS.values()),
     ]
 

@@ -13,7 +13,7 @@ from vitzoo.display import ResultTuple
 from vitzoo.errors import did_you_mean
 from vitzoo.schema.reader import NAME, NAME_RULE, Reader
 from vitzoo.schema.rows import Recipe, Throughput, Weights
-from vitzoo.schema.terms import FURTHER_RESULTS
+from vitzoo.schema.terms import FURTHER_RESULTS, KNN
 from vitzoo.schema.values import optional, positive, required
 
 T = TypeVar("T")
@@ -45,12 +45,14 @@ def shared_results(reader: Reader, known: Mapping[str, Evaluation]) -> Evaluatio
 
 
 def check_results(reader: Reader, stated: Mapping[str, Any]) -> None:
-    """Refuse results beyond top-1 without their image size and source."""
+    """Refuse results beyond top-1 without their source, and without the image size of logits."""
     for name in FURTHER_RESULTS:
         if name in stated and not (
             stated.get("evaluation_size") and stated.get("evaluation_source")
         ):
             raise reader.fail(f"{name} needs the keys evaluation_size and evaluation_source")
+    if KNN in stated and not stated.get("evaluation_source"):
+        raise reader.fail(f"{KNN} needs the key evaluation_source")
 
 
 def read_throughput(reader: Reader, known: Mapping[str, Throughput]) -> tuple[Throughput, ...]:

@@ -28,6 +28,7 @@ class Manifest(Record):
     """The entries of a registry file.
 
     Args:
+        summary: what the networks of the file are, in one sentence; empty if it is not stated.
         contributions: parts and checkpoint formats by hook, in the order of `KINDS`.
         variants: in the order of the file.
         sizes: width, depth, heads and MLP width by size name, as specs.
@@ -36,6 +37,7 @@ class Manifest(Record):
             missing or disabled; the other variants can be used.
     """
 
+    summary: str = ""
     contributions: Mapping[str, tuple[Contribution, ...]] = field(default_factory=dict)
     variants: tuple[Variant, ...] = ()
     sizes: Mapping[str, Spec] = field(default_factory=dict)
@@ -111,6 +113,7 @@ def read_manifest(
     kinds = KINDS if package is not None else ()
     unusable: dict[str, RegistryError] = {}
     manifest = Manifest(
+        summary=reader.text("summary", ""),
         contributions={
             kind.hook: tuple(reader.rows(kind.table, partial(entries.contribution, kind.row)))
             for kind in kinds

@@ -203,7 +203,9 @@ class Weights(Record):
         imagenet_sketch: top-1 in percent on ImageNet-Sketch.
         imagenet_a: top-1 in percent on ImageNet-A, among its 200 classes.
         imagenet_r: top-1 in percent on ImageNet-R, among its 200 classes.
-        evaluation: data set of `top1`, and how it was evaluated.
+        knn_top1: top-1 in percent on ImageNet-1k validation of a k-nearest-neighbour classifier on
+            the features; the file needs no classifier for it.
+        evaluation: data set of `top1` or `knn_top1`, and how it was evaluated.
         evaluation_size: (height, width) in px of the images of all results; None if not stated.
         evaluation_source: who evaluated, and the files with the results; empty if not stated.
         evaluation_commit: commit of the repository with these files; empty if it has none.
@@ -250,6 +252,7 @@ class Weights(Record):
     imagenet_sketch: float | None = field(default=None, metadata=PERCENTAGE)
     imagenet_a: float | None = field(default=None, metadata=PERCENTAGE)
     imagenet_r: float | None = field(default=None, metadata=PERCENTAGE)
+    knn_top1: float | None = field(default=None, metadata=PERCENTAGE)
     evaluation: str = field(default="", metadata=TEXT)
     evaluation_size: tuple[int, int] | None = field(default=None, metadata=SIZE)
     evaluation_source: str = field(default="", metadata=TEXT)

@@ -17,7 +17,7 @@ MAX_PLUGIN_MANIFEST = 1024 * 1024
 PERMISSIVE = ("apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "isc", "cc0-1.0", "unlicense")
 NON_COMMERCIAL = re.compile(r"\bnc\b|non-?commercial")  # in the name of a license
 # Results of weights, in percent: top-1 on ImageNet-1k validation unless `evaluation` names other
-# data, top-5, and top-1 on five further test sets.
+# data, top-5, top-1 on five further test sets, and top-1 of k nearest neighbours of features.
 FURTHER_RESULTS = (
     "top5",
     "imagenet_real",
@@ -26,7 +26,8 @@ FURTHER_RESULTS = (
     "imagenet_a",
     "imagenet_r",
 )
-RESULTS = ("top1", *FURTHER_RESULTS)
+KNN = "knn_top1"
+RESULTS = ("top1", *FURTHER_RESULTS, KNN)
 # Data sets of the results in papers; VTAB is the mean of its 19 tasks.
 RESULT_SETS = ("imagenet", "imagenet_real", "cifar10", "cifar100", "pets", "flowers", "vtab")
 PINS = {"confirmed": "confirmed", "reported": "reported", "first-use": "trust on first use"}

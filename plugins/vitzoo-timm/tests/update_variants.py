@@ -93,6 +93,7 @@ HEAD = """\
 # meaning for ever (tests/released.json freezes it).
 
 api = 1
+summary = "Networks that run the code of timm, such as Swin, MViTv2, XCiT and CaiT"
 """
 
 
