@@ -87,8 +87,10 @@ def missing(root: Path = ROOT) -> list[str]:
         found.append("CITATION.cff has no repository-code")
     if "https://" not in text(root / "SECURITY.md").partition("## How to report")[2]:
         found.append("SECURITY.md has no address for reports")
-    if "IN_CLONE" in text(root / "vitzoo" / "errors.py"):
-        found.append("the commands of IN_CLONE in vitzoo/errors.py name folders, not distributions")
+    if "FROM_CLONE" in text(root / "vitzoo" / "installing.py"):
+        found.append(
+            "the commands of FROM_CLONE in vitzoo/installing.py name folders, not distributions"
+        )
     return found
 
 

@@ -39,6 +39,7 @@ from internals import (
     import_file,
     main,
     open_file,
+    pip,
     read_manifest,
     registry,
     relock,
@@ -772,7 +773,7 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         "no_match_in_plugins": lambda w: w.alone().cli("list", "--available", "dinov22"),
         "field_of_plugins": lambda w: w.alone().cli("list", "--available", "--sort", "top1"),
         "no_match_of_one_pattern": lambda w: w.cli("list", "vit_b16", "vit_b61"),
-        "namespace_as_a_pattern": lambda w: w.acme().cli("list", "acme", "-q"),
+        "no_match_of_a_family": lambda w: w.acme().cli("list", "acne", "-q"),
         "condition_malformed": lambda w: w.cli("list", "--where", "params"),
         "condition_of_another_type": lambda w: w.cli("list", "--where", "params<big"),
         "condition_of_an_unknown_field": lambda w: w.cli("list", "--where", "parms<1M"),
@@ -862,6 +863,7 @@ def placeholders(text: str, w: World) -> str:
     """Replace paths, addresses, hashes, versions and line numbers; leave click's usage out."""
     for old, new in (
         (str(w.tmp), "<folder>"),
+        (pip(), "<python> -m pip"),
         (str(ROOT), "<repository>"),
         (w.hub.host, "<host>"),
         (vitzoo.__version__, "<version>"),

@@ -198,7 +198,7 @@ def repository(tmp_path):
     package = tmp_path / "vitzoo"
     package.mkdir()
     (package / "__init__.py").write_text('__version__ = "1.2.0"\n')
-    (package / "errors.py").write_text('UPDATE = "pip install --upgrade vitzoo"\n')
+    (package / "installing.py").write_text('UPDATE = "pip install --upgrade vitzoo"\n')
     (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## 1.2.0 (2027-01-31)\n")
     (tmp_path / "CITATION.cff").write_text(
         "version: 1.2.0\ndate-released: 2027-01-31\nrepository-code: https://a.example/\n"
@@ -228,7 +228,7 @@ def test_nothing_is_missing_from_a_complete_release(repository):
         ("README.md", "[below]", "It has no\nrelease yet.", ["README.md", "first release"]),
         ("plugins/vitzoo-dino/README.md", "[below]", "`pip install ./plugins/x`", ["vitzoo-dino"]),
         ("docs/trust.md", "runs", "has not run yet", ["docs/trust.md", "first release"]),
-        ("vitzoo/errors.py", "UPDATE", "IN_CLONE", ["IN_CLONE", "vitzoo/errors.py"]),
+        ("vitzoo/installing.py", "UPDATE", "FROM_CLONE", ["FROM_CLONE", "installing.py"]),
     ],
 )
 def test_what_is_missing_is_named(repository, file, old, new, said):

@@ -13,10 +13,6 @@ from typing import Any, Self
 
 MOST_OF_WORD = 200  # characters that are compared with names; a text from a file may be long
 MOST_OF_MESSAGE = 10_000
-# Before the first release, vitzoo and its plugins are on no package index, where anybody could
-# register their names; see the release checklist in CONTRIBUTING.md.
-IN_CLONE = "in a clone of vitzoo's repository: "
-UPDATE = f"update vitzoo {IN_CLONE}git pull && pip install ."
 
 
 class VitzooError(Exception):
@@ -114,10 +110,8 @@ class RegistryError(VitzooError, ValueError):
 class IncompatibleManifest(RegistryError):
     """A registry file or a plugin's manifest needs a newer version of vitzoo.
 
-    Fix: update vitzoo, with `git pull && pip install .` in a clone of its repository.
+    Fix: update vitzoo, with `git pull && python -m pip install .` in a clone of its repository.
     """
-
-    fix = UPDATE
 
 
 class MissingDependency(VitzooError, ImportError):

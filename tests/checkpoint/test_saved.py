@@ -151,7 +151,7 @@ def test_a_variant_that_is_not_registered_does_not_matter(saved, small, images):
     [
         (lambda _: [], ["table", "[]"]),
         (lambda _: {}, ["missing", "'api'"]),
-        (lambda t: t | {"api": 99}, ["newer", "git pull && pip install ."]),
+        (lambda t: t | {"api": 99}, ["newer", "git pull && ", "pip install ."]),
         (lambda t: t | {"labels": [1]}, ["labels", "list of strings", "[1]"]),
         (lambda t: t | {"preprocessing": {"mean": [1]}}, ["preprocessing", "missing"]),
         (lambda t: t | {"spec": t["spec"] | {"depht": 2}}, ["spec", "'depht'", "'depth'"]),
@@ -197,7 +197,7 @@ def tampered(small, tmp_path):
         ("[" * 100_000, ["JSON"]),
         ("[]", ["table", "[]", "(list)"]),
         ("{}", ["missing", "'api'"]),
-        (lambda t: t | {"api": 99}, ["newer", "git pull && pip install ."]),
+        (lambda t: t | {"api": 99}, ["newer", "git pull && ", "pip install ."]),
         (lambda t: t | {"api": "1"}, ["api", "whole number", "'1'", "(str)"]),
         (lambda t: t | {"extra": 1}, ["'extra'", "api, labels, plugins, preprocessing, spec"]),
         (lambda t: t | {"spec": []}, ["spec", "table", "[]", "(list)"]),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from vitzoo import installing as installing
 from vitzoo.advice.names import explain as explain
 from vitzoo.apps.bench.results import Measurement as Measurement
 from vitzoo.apps.bench.ways import choose_ways as choose_ways
@@ -45,6 +46,7 @@ from vitzoo.formats.google import big_vision as big_vision, google as google, vi
 from vitzoo.formats.ports import port as port, torch_encoder as torch_encoder
 from vitzoo.images.native import native_size as native_size
 from vitzoo.images.transform import MAX_RESIZED as MAX_RESIZED, warn_of_default as warn_of_default
+from vitzoo.installing import from_clone as from_clone, pip as pip, update as update
 from vitzoo.inventory import (
     AT_ONCE as AT_ONCE,
     import_file as import_file,

@@ -86,7 +86,7 @@ def test_every_first_party_distribution_has_a_command_and_is_in_the_extra_plugin
     owners = FIRST_PARTY | FIRST_PARTY_COMMANDS
     assert extras["plugins"] == sorted({*owners.values()})
     for namespace, distribution in owners.items():
-        says(install_command(namespace), f"pip install ./plugins/{distribution}", "clone")
+        says(install_command(namespace), f"pip install ./plugins/{distribution}")
     assert install_command("acme") == ""
 
 

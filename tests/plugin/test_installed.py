@@ -136,7 +136,7 @@ CASES = [
     manifest("clash", GOOD + "[variants.net]\n", "TOML", "duplicate key", "line 8"),
     manifest(
         "newer", GOOD.replace("api = 1", "api = 2"),
-        "api", "2", "update vitzoo", "git pull && pip install .",
+        "api", "2", "update vitzoo", "git pull && ", "pip install .",
         state=("incompatible", "incompatible"),
     ),
     manifest(

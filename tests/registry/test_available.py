@@ -45,7 +45,7 @@ def test_parts_and_states_of_a_plugin_name_the_command(run):
 @pytest.mark.parametrize("name", ["dinov2/vit_b15", "timm/swin_b", "mae/x", "mim/net"])
 def test_a_name_that_the_table_lacks_advises_an_update(name):
     namespace = name.partition("/")[0]
-    update = f"git pull && pip install . ./plugins/{FIRST_PARTY[namespace]}"
+    update = f"pip install . ./plugins/{FIRST_PARTY[namespace]}"
     with refuses(UnknownName, repr(name), f"plugin '{namespace}'", "update", update) as caught:
         vitzoo.create(name)
     near = "did you mean 'dinov2/vit_b14'" in str(caught.value)

@@ -120,7 +120,7 @@ def _how_to_get(name: str, zoo: Registry) -> str:
     known = [row["name"] for row in available(zoo) if row["namespace"] == namespace]
     if name.partition(":")[0] in known:
         return f"; {install_command(namespace)}"
-    both = f"update vitzoo and install the plugin {install_command(namespace, update=True)}"
+    both = f"update vitzoo and install the plugin: {install_command(namespace, update=True)}"
     return f", and this vitzoo knows no such variant of it{did_you_mean(name, known)}; or {both}"
 
 

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from vitzoo.errors import InvalidOption, PluginError, RegistryError, UnknownName
+from vitzoo.installing import pip
 from vitzoo.plugin.guard import raised_at, reason_of
 from vitzoo.plugin.hook_calls import module_rows
 from vitzoo.plugin.host import PluginHost
@@ -75,7 +76,8 @@ def compile_plugin(name: str) -> Compiled:
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name in (value, name):
             raise UnknownName(
-                f"there is no plugin and no module {name!r}; is it installed (pip install -e .)?"
+                f"there is no plugin and no module {name!r}; is it installed "
+                f"({pip('install', '-e', '.')})?"
             ) from error
         at = raised_at(error, value.partition(".")[0])
         raise PluginError(f"{value}: {reason_of(error, at)}") from error

@@ -14,6 +14,7 @@ from vitzoo.errors import StoreError, VitzooError, did_you_mean
 from vitzoo.files.access import read_regular
 from vitzoo.files.names import COMMIT
 from vitzoo.files.strict_toml import strict_toml
+from vitzoo.installing import pip
 from vitzoo.inventory import hashed
 from vitzoo.plugin.info import TROUBLE
 from vitzoo.plugin.package_files import data_file, package_folders
@@ -136,7 +137,8 @@ def _miscounted(variants: list[Variant]) -> Iterator[str]:
                 model = build(variant.spec, part=registry().part)
         except VitzooError as error:
             absent = {*variant.spec.namespaces} - registry().host.infos.keys()
-            fix = "; install the plugin (pip install -e .), then check again" if absent else ""
+            how = f"; install the plugin ({pip('install', '-e', '.')}), then check again"
+            fix = how if absent else ""
             yield f"{variant.name}: cannot be built: {error}{fix}"
             continue
         counted: dict[str, float] = {"params": sum(p.numel() for p in model.parameters())}

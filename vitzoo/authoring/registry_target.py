@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitzoo.errors import InvalidOption
+from vitzoo.installing import from_clone
 from vitzoo.plugin.entry_points import GROUP, find_plugins
 from vitzoo.plugin.info import CORE, LOCAL, place as order
 from vitzoo.plugin.package_files import manifest_path
@@ -80,8 +81,8 @@ def editable_manifests() -> dict[str, Path]:
         names = ", ".join(sorted({"vitzoo", *(one.distribution for one in found)}))
         raise InvalidOption(
             "--all writes the manifests of packages that are installed editable, but these are "
-            f"copies: {names}; in a clone, run `pip install -e . -r plugins/requirements.txt`, or "
-            "name a FILE"
+            f"copies: {names}; install them editable, or name a FILE: "
+            f"{from_clone('-e', '.', '-r', 'plugins/requirements.txt')}"
         )
     return dict(sorted(ours.items(), key=lambda item: order(item[0])))
 

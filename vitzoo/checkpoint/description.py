@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from vitzoo.errors import UPDATE, CheckpointError, UnknownName, short_repr
+from vitzoo.errors import CheckpointError, UnknownName, short_repr
 from vitzoo.files.names import SHA256
+from vitzoo.installing import update
 from vitzoo.plugin.info import install_command
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.preprocessing import StatedPreprocessing
@@ -120,7 +121,7 @@ class Description:
     def fix(self, namespace: str) -> str:
         """Return what to install for a plugin; only first-party distributions become a command."""
         if not namespace:
-            return UPDATE
+            return update()
         if install := install_command(namespace):
             return install
         if namespace not in self.plugins:

@@ -9,7 +9,8 @@ from typing import Any
 
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.description import Description, Trunk
-from vitzoo.errors import UPDATE, CheckpointError
+from vitzoo.errors import CheckpointError
+from vitzoo.installing import update
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.preprocessing import read_stated
 from vitzoo.schema.reader import Reader
@@ -69,7 +70,7 @@ def parsed(text: str, where: str, config: Mapping[str, Any] | None = None) -> De
     # The version comes first: a newer one may have keys with another meaning.
     reader = Reader(data, where, CheckpointError)
     if reader.count("api") > API:
-        raise CheckpointError(f"{where} was written by a newer vitzoo; {UPDATE}")
+        raise CheckpointError(f"{where} was written by a newer vitzoo; {update()}")
     spec = reader.take("spec", dict)
     labels = reader.texts("labels")
     preprocessing = None

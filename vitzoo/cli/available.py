@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitzoo.cli.output import Fit, count, on_terminal, print_rows, say
 from vitzoo.errors import InvalidOption, UnknownName, did_you_mean
-from vitzoo.plugin.info import INSTALL_ALL, install_command
+from vitzoo.plugin.info import install_command
 from vitzoo.registry.available import available
 from vitzoo.registry.listing import Listed, mentions, sort
 
@@ -53,12 +53,14 @@ def print_available(
         InvalidOption: a condition or the order uses a field that is not in `FIELDS`.
         UnknownName: a pattern or a family matches no such variant.
     """
+    from vitzoo.installing import ALL, from_clone
+
     used = [*(field for one in tests for field in one.fields), *(key for key, _ in keys)]
     for field in used:
         if field not in FIELDS:
             raise InvalidOption(
                 f"--available knows only the fields {', '.join(FIELDS)}, got {field}; for all "
-                f"fields, install the plugins {INSTALL_ALL}"
+                f"fields, install the plugins: {from_clone(*ALL)}"
             )
     every = available(zoo)
     own = [f"{family}/*" for family in families]
@@ -78,8 +80,8 @@ def print_available(
         say("vitzoo: all plugins of vitzoo are installed")
     elif rows and on_terminal():
         one = len({row["plugin"] for row in rows}) == 1
-        how = install_command(rows[0]["namespace"]) if one else INSTALL_ALL
-        say(f"vitzoo: to install {'this plugin' if one else 'all plugins'}, {how}")
+        how = install_command(rows[0]["namespace"]) if one else from_clone(*ALL)
+        say(f"vitzoo: to install {'this plugin' if one else 'all plugins'}: {how}")
 
 
 def say_more(zoo: Registry) -> None:

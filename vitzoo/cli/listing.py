@@ -436,11 +436,7 @@ def _no_match(zoo: Registry, patterns: list[str]) -> str:
     names = [*(f"{space}/*" for space in spaces), *(row["name"] for row in rows)]
     from vitzoo.cli.available import hint  # only this error needs it
 
-    hints = [
-        hint(zoo, pattern)
-        or (f"; did you mean '{pattern}/*'?" if pattern in spaces else did_you_mean(pattern, names))
-        for pattern in patterns
-    ]
+    hints = [hint(zoo, pattern) or did_you_mean(pattern, names) for pattern in patterns]
     found = [f"{p!r}{hint and f' ({hint[2:]})'}" for p, hint in zip(patterns, hints, strict=True)]
     listed = "" if all(hints) else "; `vitzoo list --all` lists all names"
     return f"no variant matches {', '.join(found)}{listed}"

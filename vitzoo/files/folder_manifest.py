@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from vitzoo.errors import UPDATE, CheckpointError, InvalidOption, StoreError, printable
+from vitzoo.errors import CheckpointError, InvalidOption, StoreError, printable
 from vitzoo.files.access import (
     check_folder,
     hash_file,
@@ -23,6 +23,7 @@ from vitzoo.files.access import (
 )
 from vitzoo.files.names import SHA256, valid_file
 from vitzoo.files.strict_json import strict_json
+from vitzoo.installing import update
 
 MANIFEST = "vitzoo.json"
 API = 1
@@ -73,7 +74,7 @@ def read_manifest(folder: Path) -> Files | None:
     if not isinstance(data, dict) or not isinstance(table, dict) or len(table) > MAX_FILES:
         raise CheckpointError(f"{path} must have a table `files` of at most {MAX_FILES} files")
     if type(data.get("api")) is not int or data["api"] > API:
-        raise CheckpointError(f"{path} was written by a newer vitzoo; {UPDATE}")
+        raise CheckpointError(f"{path} was written by a newer vitzoo; {update()}")
     return {name: _entry(path, name, value) for name, value in table.items()}
 
 

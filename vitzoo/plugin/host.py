@@ -203,17 +203,18 @@ class PluginHost:
 
     def _failed(self, found: Found, error: BaseException) -> PluginInfo:
         """Return the state of a plugin that cannot be read."""
+        from vitzoo.installing import update
         from vitzoo.plugin.source_lines import where_defined
 
         info = self._infos[found.namespace]
         at = "" if found.value.endswith(".toml") else where_defined(found.value)
         line = raised_at(error, info.package, at)
-        reason = reason_of(error, line)
+        reason, newer = reason_of(error, line), isinstance(error, IncompatibleManifest)
         return replace(
             info,
-            state="incompatible" if isinstance(error, IncompatibleManifest) else "broken",
+            state="incompatible" if newer else "broken",
             cause=f"{found.owner}: {reason}",
-            fix=getattr(error, "fix", "") or Owner(info, found.namespace).fix(error, at and line),
+            fix=update() if newer else Owner(info, found.namespace).fix(error, at and line),
             trace=(*info.trace, f"failed: {reason}"),
         )
 

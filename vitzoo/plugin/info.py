@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vitzoo.display import brief
-from vitzoo.errors import IN_CLONE
 from vitzoo.plugin.entry_points import Found
 from vitzoo.plugin.switches import NOT
 from vitzoo.schema.record import Record
@@ -28,8 +27,6 @@ FIRST_PARTY = {  # namespaces that only these distributions may use
     "timm": "vitzoo-timm",
 }
 FIRST_PARTY_COMMANDS = {"site": "vitzoo-site"}  # commands that only these distributions may have
-
-INSTALL_ALL = f"{IN_CLONE}pip install -r plugins/all.txt"
 
 State = Literal[
     "core", "loaded", "lazy", "failed", "disabled", "incompatible", "broken", "conflict"
@@ -97,13 +94,18 @@ def install_command(namespace: str, *, update: bool = False) -> str:
     With `update`, the command installs the newest vitzoo, too.
     """
     owner = FIRST_PARTY.get(namespace) or FIRST_PARTY_COMMANDS.get(namespace)
-    pip = "git pull && pip install ." if update else "pip install"
-    return f"{IN_CLONE}{pip} ./plugins/{owner}" if owner else ""
+    if not owner:
+        return ""
+    from vitzoo.installing import from_clone  # few commands print it
+
+    return from_clone(*["."] * update, f"./plugins/{owner}", update=update)
 
 
 def renewal(found: Found | PluginInfo, name: str) -> str:
     """Return the fix for a plugin that cannot be used; `name` is the value that disables it."""
+    from vitzoo.installing import pip
+
     owner, rows = found.distribution, (FIRST_PARTY | FIRST_PARTY_COMMANDS).items()
     own = next((space for space, one in rows if one == owner), "")
-    upgrade = install_command(own) or f"pip install --upgrade {owner}"
-    return f"{upgrade}, or pip uninstall {owner}, or {NOT}={name}"
+    upgrade = install_command(own) or pip("install", "--upgrade", owner)
+    return f"{upgrade}, or {pip('uninstall', owner)}, or {NOT}={name}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib import metadata
@@ -12,6 +11,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion
 
 from vitzoo.errors import MissingDependency, PluginError
+from vitzoo.installing import pip
 from vitzoo.plugin.entry_points import normal
 
 
@@ -32,7 +32,7 @@ def check_requirements(requires: Iterable[str], whose: str) -> None:
             ) from error
         if not applies or (lacking := _lacking(wanted, set(), f"{whose} needs {text!r}")) is None:
             continue
-        state = f"{_state(lacking, _present(lacking.name))}: pip install {_for_pip(wanted)}"
+        state = f"{_state(lacking, _present(lacking.name))}: {pip('install', _stated(wanted))}"
         if lacking is wanted:
             raise PluginError(f"{whose} needs {text!r}, {state}")
         raise MissingDependency(f"{whose} needs {text!r}, that needs {_stated(lacking)}, {state}")
@@ -48,7 +48,7 @@ def check_extra(extra: str, whose: str) -> None:
         if not _fits(one, present := _present(one.name)):
             raise MissingDependency(
                 f"{whose} needs {_stated(one)}, {_state(one, present)}; install what it needs: "
-                f"pip install {' '.join(map(_for_pip, wanted))}"
+                f"{pip('install', *map(_stated, wanted))}"
             )
 
 
@@ -83,10 +83,6 @@ def _state(wanted: Requirement, present: str | None) -> str:
     if present is None:
         return "which is not installed"
     return f"but {wanted.name} {present} is installed"
-
-
-def _for_pip(wanted: Requirement) -> str:
-    return shlex.quote(_stated(wanted))
 
 
 def _stated(wanted: Requirement) -> str:

@@ -14,7 +14,6 @@ import httpx2
 from huggingface_hub import hf_hub_url
 
 from vitzoo.errors import (
-    UPDATE,
     HashMismatch,
     RefusedResponse,
     SizeMismatch,
@@ -22,6 +21,7 @@ from vitzoo.errors import (
     printable,
 )
 from vitzoo.files.names import COMMIT, SHA256, without_query
+from vitzoo.installing import update
 from vitzoo.log import log
 from vitzoo.settings import Limits
 from vitzoo.store.exchange import Exchange, Retry
@@ -111,7 +111,7 @@ class _Download(Exchange):
             return ""
         return (
             f"{self.file.revision} of {entry.repo} may have a newer file than the registry; "
-            f"{UPDATE}{self.file.instead}; or load the new file with "
+            f"{update()}{self.file.instead}; or load the new file with "
             f"hf://{entry.repo}@COMMIT/{entry.file}; "
         )
 

@@ -22,6 +22,7 @@ from vitzoo.apps.backbone.pyramid import SCALES, SimpleFeaturePyramid
 from vitzoo.display import html_table
 from vitzoo.errors import InvalidInput, InvalidOption, MissingDependency, short_repr
 from vitzoo.factory import create
+from vitzoo.installing import pip
 from vitzoo.keywords import check_choice, check_keywords, check_types
 from vitzoo.network.build import construct, make_dynamic
 from vitzoo.network.inputs import check_images, explained
@@ -489,7 +490,7 @@ def _backbone_output(maps: Sequence[Tensor]) -> Any:
         from transformers.modeling_outputs import BackboneOutput
     except ImportError as error:
         raise MissingDependency(
-            f"BackboneOutput needs transformers, which cannot be imported: {error}; install it, or "
-            "pass returns='list'"
+            f"BackboneOutput needs transformers, which cannot be imported: {error}; install it "
+            f"({pip('install', 'transformers')}), or pass returns='list'"
         ) from error
     return BackboneOutput(feature_maps=tuple(maps))  # type: ignore[arg-type]  # one or more

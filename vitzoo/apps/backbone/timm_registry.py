@@ -12,6 +12,7 @@ from torch import nn
 from vitzoo.checkpoint.checkpoint import open_registered
 from vitzoo.errors import InvalidOption, MissingDependency, RegistryError, short_repr
 from vitzoo.factory import create
+from vitzoo.installing import pip
 from vitzoo.keywords import short_errors
 from vitzoo.known import known
 from vitzoo.registry.choice import choose
@@ -60,7 +61,7 @@ def register_in_timm() -> None:
     except ImportError as error:
         raise MissingDependency(
             f"vitzoo.register_in_timm needs timm, which cannot be imported: {error}; install it: "
-            "pip install timm"
+            f"{pip('install', 'timm')}"
         ) from error
     for name, variant in _names(registry().variants.values()).items():
         if _registered.get(name) != variant and (configs := _configs(name, variant)):

@@ -15,6 +15,7 @@ from vitzoo.apps.export.int8 import quantise
 from vitzoo.apps.export.targets import TARGETS, Run
 from vitzoo.apps.publish.written import write_model
 from vitzoo.errors import InvalidOption, MissingDependency
+from vitzoo.installing import pip
 from vitzoo.keywords import check_choice
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.registry.registry import registry
@@ -231,6 +232,6 @@ def _missing(name: str) -> MissingDependency | None:
     if way.package and find_spec(way.package) is None:
         return MissingDependency(
             f"the way {name} of vitzoo bench needs {way.package}, which is not installed; install "
-            f"it: pip install {way.package}"
+            f"it: {pip('install', way.package)}"
         )
     return None

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import vitzoo
+from vitzoo.installing import pip
 from vitzoo.plugin.entry_points import GROUP
 from vitzoo.plugin.info import CORE
 from vitzoo.plugin.package_files import data_file, module_file
@@ -21,8 +22,8 @@ INCLUDE = (
     '[tool.setuptools.package-data] with "*.toml" and "data/*"'
 )
 INSTALL = (
-    "install 'build' and the build backend (pip install build hatchling), or set `archives = "
-    "False` in the test class"
+    f"install 'build' and the build backend ({pip('install', 'build', 'hatchling')}), or set "
+    "`archives = False` in the test class"
 )
 
 

@@ -18,6 +18,7 @@ from unittest import mock
 import vitzoo
 from vitzoo.errors import PluginError, did_you_mean
 from vitzoo.factory import create
+from vitzoo.installing import pip
 from vitzoo.plugin.importing import search_path
 from vitzoo.plugin.info import CORE, PluginInfo
 from vitzoo.registry.registry import registry
@@ -32,8 +33,8 @@ TIMEOUT = 300  # seconds for another process
 LIST = "run `vitzoo list` to see the error"
 FRESH = "a worker starts afresh; let contributions not depend on modules imported earlier"
 INSTALL = (
-    "install it (pip install -e .); the name of its entry point in the group 'vitzoo' is the "
-    "namespace; a fresh process may lack a path that this process has"
+    f"install it ({pip('install', '-e', '.')}); the name of its entry point in the group 'vitzoo' "
+    "is the namespace; a fresh process may lack a path that this process has"
 )
 MANIFEST = "declare contributions in a manifest (registry.toml), which is read without importing"
 LISTING = """

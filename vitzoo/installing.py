@@ -1,0 +1,84 @@
+"""Commands that install packages into the running Python, for messages; torch-free.
+
+Before the first release, vitzoo and its plugins are on no package index, where anybody could
+register their names; see the release checklist in CONTRIBUTING.md. Until then they are installed
+from a clone of the repository, `FROM_CLONE`.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from functools import cache
+from pathlib import Path
+
+FROM_CLONE = " (in a clone of vitzoo's repository)"
+ALL = ("-r", "plugins/all.txt")  # in the root of the repository
+
+
+def pip(*arguments: str) -> str:
+    """Return a command of pip for the running Python.
+
+    >>> pip("install", "timm>=1.0").partition(" -m ")[2]
+    "pip install 'timm>=1.0'"
+    """
+    return " ".join([_python(), "-m pip", *map(quoted, arguments)])
+
+
+def from_clone(*arguments: str, update: bool = False) -> str:
+    """Return how to install what the repository has; `arguments` are relative to its root.
+
+    The command changes to the clone that this vitzoo is from, if that is known. With `update`, it
+    pulls the newest version first.
+    """
+    root = _clone()
+    command = ("git pull && " if update else "") + pip("install", *arguments)
+    return f"cd {quoted(str(root))} && {command}" if root else f"{command}{FROM_CLONE}"
+
+
+def update() -> str:
+    """Return how to update vitzoo."""
+    return f"update vitzoo: {from_clone('.', update=True)}"
+
+
+def quoted(text: str) -> str:
+    """Quote a word of a command, if the shell of this system needs that."""
+    if os.name == "nt":
+        return f'"{text}"' if set(text) & set(" <>&|^") else text
+    return shlex.quote(text)
+
+
+@cache
+def _python() -> str:
+    """Return `python` if that is the running Python, else its path."""
+    from shutil import which
+
+    running, found = sys.executable, which("python")
+    if not running:  # embedded in another program
+        return "python"
+    same = found and Path(found).parent == Path(running).parent  # `python3` beside `python`
+    return "python" if same and Path(found or "").samefile(running) else quoted(running)
+
+
+@cache
+def _clone() -> Path | None:
+    """Return the clone of the repository that this vitzoo was installed from, if it is there."""
+    for root in (Path(__file__).parents[1], _source()):  # a checkout, or an editable one
+        if root and root.joinpath(ALL[-1]).is_file():
+            return root
+    return None
+
+
+def _source() -> Path | None:
+    """Return the folder that vitzoo was installed from, as pip records it (PEP 610)."""
+    import json
+    from importlib.metadata import distribution
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    try:
+        url = urlsplit(json.loads(distribution("vitzoo").read_text("direct_url.json") or "")["url"])
+    except Exception:  # noqa: BLE001  # vitzoo is not installed, or not from a folder
+        return None
+    return Path(url2pathname(url.path)) if url.scheme == "file" else None
