@@ -75,6 +75,26 @@ def test_a_family_without_networks_says_what_it_has(run, install):
     assert [r["kind"] for r in json.loads(run("which", "acme", "--json")[1])] == [row["kind"]]
 
 
+@pytest.mark.parametrize("command", ["list", "show"])
+def test_a_family_without_networks_names_the_others_of_its_plugin(run, command):
+    _, _, err = run(command, "mim", "--table")
+    says(err, "vitzoo-mim", "mae, beit, eva")
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("command", ["list", "show", "which"])
+def test_the_name_of_a_plugin_means_all_of_its_families(request, run, command, alone):
+    if alone:
+        request.getfixturevalue("core_alone")
+    code, out, err = run(command, "encoders")
+    assert code == 0
+    says(out, "pe/vit_b16_core", "radio/")
+    assert ("vitzoo-encoders" in err) is alone
+    shown = json.loads(run("show", "encoders", "--json")[1])
+    says(shown["summary"], "pe", "tipsv2", "radio", "internvit")
+    assert "vitdet" not in shown["summary"]  # which has no network
+
+
 @pytest.mark.usefixtures("core_alone")
 @pytest.mark.parametrize("command", ["list", "show", "which"])
 def test_a_family_that_is_not_installed_names_its_plugin(run, command):
@@ -98,8 +118,9 @@ def test_a_family_that_is_switched_off_names_the_switch(run, install, monkeypatc
 
 
 def test_a_family_of_the_core_and_one_that_shares_its_name_with_a_format(run):
-    _, out, _ = run("list", "core", "-q")
-    assert out.split() == [v.name for v in vitzoo.variants(namespace="core")]
+    for name in ("core", "vit"):
+        _, out, _ = run("list", name, "-q")
+        assert out.split() == [v.name for v in vitzoo.variants(namespace="core")]
     _, out, err = run("which", "timm", "--json")
     assert [row["kind"] for row in json.loads(out)] == ["checkpoint format"]
     says(err, "also a family", "vitzoo show timm")

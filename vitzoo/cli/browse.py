@@ -456,11 +456,17 @@ def _of_family(zoo: Registry, found: Family) -> list[dict[str, Any]]:
 
         say_needed(found)
         return [_absent(row, known_as) for row in found.rows]
-    zoo.host.load(found.name)
-    parts = (pair for rows in zoo.host.parts.values() for pair in rows.values())
-    every: list[Contribution | Variant] = [row for owner, row in parts if owner == found.name]
-    every += [row for row in zoo.host.variants.values() if row.namespace == found.name]
-    return [_meaning(zoo, found.name, row, known_as=known_as) for row in every]
+    for namespace in found.namespaces:
+        zoo.host.load(namespace)
+    every: list[tuple[str, Contribution | Variant]] = [
+        pair for rows in zoo.host.parts.values() for pair in rows.values()
+    ]
+    every += [(row.namespace, row) for row in zoo.host.variants.values()]
+    return [
+        _meaning(zoo, owner, row, known_as=known_as)
+        for owner, row in every
+        if owner in found.namespaces
+    ]
 
 
 def _of_plugin(name: str, meaning: Meaning) -> dict[str, Any]:

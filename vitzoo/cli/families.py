@@ -41,8 +41,14 @@ def say_needed(found: Family) -> None:
     if not found.installed:
         say(
             f"vitzoo: {found.name} needs the plugin {found.plugin} (not installed); "
-            f"{install_command(found.name)}"
+            f"{install_command(found.namespaces[0])}"
         )
+
+
+def say_siblings(found: Family) -> None:
+    """Say which other families the plugin of a family without networks has."""
+    if found.siblings:
+        say(f"vitzoo: {found.plugin} also has the families {', '.join(found.siblings)}")
 
 
 def print_header(found: Family) -> None:
@@ -88,6 +94,7 @@ def print_family(zoo: Registry, found: Family, *, as_json: bool, everything: boo
         if not rows:
             echo(f"no networks; {found.contents}")
             print_rows(parts or [], ("kind", "name", "summary"))
+            say_siblings(found)
             return
         rows = rows if everything else without_doubled(zoo, rows)
         empty = {key for key in ("top1", KNN) if all(row[key] is None for row in rows)}
@@ -133,10 +140,11 @@ def _contributions(zoo: Registry, found: Family) -> list[dict[str, str]] | None:
     """Return the parts and checkpoint formats of a family; None if it is not installed."""
     if not found.installed:
         return None
-    zoo.host.load(found.name)
+    for namespace in found.namespaces:
+        zoo.host.load(namespace)
     return [
         {"kind": kind, "name": name, "summary": row.summary}
         for kind, rows in zoo.host.parts.items()
         for name, (namespace, row) in rows.items()
-        if namespace == found.name
+        if namespace in found.namespaces
     ]

@@ -230,7 +230,10 @@ def _say_contents(named: dict[str, Family]) -> None:
     """Say what families without networks have."""
     for one in named.values():
         if not one.rows:
+            from vitzoo.cli.families import say_siblings
+
             say(f"vitzoo: {one.name} has {one.contents}: vitzoo show {one.name}")
+            say_siblings(one)
 
 
 def _print_absent(zoo: Registry, patterns: tuple[str, ...], named: dict[str, Family]) -> bool:
@@ -245,7 +248,8 @@ def _print_absent(zoo: Registry, patterns: tuple[str, ...], named: dict[str, Fam
         if on_terminal():
             _print_headers({one.name: one})
         if one.rows:
-            print_available(zoo, [f"{one.name}/*"], (), (), (), quiet=False, as_json=False)
+            own = [f"{name}/*" for name in dict.fromkeys(row["namespace"] for row in one.rows)]
+            print_available(zoo, own, (), (), (), quiet=False, as_json=False)
         if not (one.rows and on_terminal()):  # otherwise that was said
             say_needed(one)
     return True
