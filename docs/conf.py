@@ -100,7 +100,9 @@ def linked(text: str, folder: str) -> Pages:
 
 
 def navigation(pages: Pages, *, caption: str = "") -> str:
-    """Return a hidden table of contents."""
+    """Return a hidden table of contents, empty without pages."""
+    if not pages:
+        return ""
     heading = f":caption: {caption}\n" if caption else ""
     lines = "\n".join(f"{title} <{page}>" for title, page in pages)
     return f"\n```{{toctree}}\n:hidden:\n{heading}\n{lines}\n```\n"
@@ -184,8 +186,7 @@ def complete(_app: Sphinx, docname: str, source: list[str]) -> None:
     if docname == root_doc:
         for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
             pages = [linked(row, folder)[0] for row in ROW.findall(section)]
-            if pages:
-                source[0] += navigation(pages, caption=section.partition("\n")[0])
+            source[0] += navigation(pages, caption=section.partition("\n")[0])
     elif docname == "docs/api/README":
         source[0] += navigation(linked(text, folder))
     elif docname == "README":  # the start page links it

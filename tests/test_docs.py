@@ -383,8 +383,8 @@ def test_the_page_on_exports_works(page_folder, monkeypatch, run):
     monkeypatch.setitem(sys.modules, "openvino_telemetry", None)  # as the page does
     scope, alone = {}, "import sys; sys.modules['vitzoo'] = sys.modules['torch'] = None\n"
     shown = 0
-    for language, text, expected in found:
-        printed = io.StringIO()
+    for language, text, below in found:
+        printed, expected = io.StringIO(), below
         if language == "console":
             command, _, expected = text.partition("\n")
             code, out, notes = run(*shlex.split(command)[2:])
