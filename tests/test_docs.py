@@ -106,7 +106,7 @@ def test_the_page_about_trust_counts_the_pins_of_the_registry():
 
 
 # Words that people write; the aim is 30,000 outside records. Both numbers may only fall.
-WORDS = {"outside records": 45_460, "READMEs of plugins": 2_119}
+WORDS = {"outside records": 45_450, "READMEs of plugins": 2_119}
 
 
 def test_people_write_no_more_words_than_before():
