@@ -115,7 +115,7 @@ def test_the_sources_of_top1_are_named():
     says(timm, "ImageNet-1k validation", "timm, results/results-imagenet", "aa4b5850")
     says(digits, "scikit-learn's digits")
     (empty, linear) = TOOL["sources"](TOOL["chosen"](["dinov2"]))
-    says(linear, "linear probe", "README")
+    says(linear, "linear probe", "README.md")
     assert empty == ""
 
 

@@ -70,10 +70,10 @@ def test_the_command_line_is_not_imported_with_the_library(imported):
 
 COMMANDS = {  # the most modules that a command may import besides those of click
     ("--help",): 28,
-    ("list",): 111,
-    ("plugins",): 114,
-    ("show", "vit_b16"): 68,
-    ("which", "vit_b16"): 132,
+    ("list",): 116,
+    ("plugins",): 116,
+    ("show", "vit_b16"): 75,
+    ("which", "vit_b16"): 139,
 }
 RUN = """
 import contextlib, io, json, sys
@@ -212,7 +212,7 @@ def test_no_module_has_the_name_of_a_public_function():
 
 def test_few_files_lie_directly_in_the_package():
     files = list(Path(vitzoo.__file__).parent.glob("*.py"))
-    assert 10 < len(files) <= 16, sorted(path.name for path in files)
+    assert 10 < len(files) <= 17, sorted(path.name for path in files)
 
 
 def test_the_version_is_that_of_the_installed_distribution():

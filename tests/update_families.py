@@ -78,7 +78,7 @@ def sources(variants: list[vitzoo.Variant]) -> list[str]:
     """Return the lines under a table that say where the numbers of the column top-1 come from."""
     measured = [w for variant in variants for w in variant.weights if w.top1 is not None]
     found = {
-        re.sub(r" \(k-NN .*\)$", "", w.evaluation)
+        w.evaluation
         + (f": {w.evaluation_source}, at {w.evaluation_commit}" if w.evaluation_source else "")
         for w in measured
     }

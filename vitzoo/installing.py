@@ -7,11 +7,13 @@ from a clone of the repository, `FROM_CLONE`.
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
 from functools import cache
 from pathlib import Path
+from urllib.parse import urlsplit
 
 FROM_CLONE = " (in a clone of vitzoo's repository)"
 ALL = ("-r", "plugins/all.txt")  # in the root of the repository
@@ -72,9 +74,7 @@ def _clone() -> Path | None:
 
 def _source() -> Path | None:
     """Return the folder that vitzoo was installed from, as pip records it (PEP 610)."""
-    import json
     from importlib.metadata import distribution
-    from urllib.parse import urlsplit
     from urllib.request import url2pathname
 
     try:

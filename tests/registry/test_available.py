@@ -22,7 +22,7 @@ USES = [vitzoo.create, vitzoo.describe, vitzoo.fetch, vitzoo.labels, vitzoo.tran
 @pytest.mark.parametrize("use", USES)
 def test_a_variant_of_a_plugin_is_refused_with_the_command_that_installs_it(use):
     for name in ("dinov2/vit_b14", "dinov2/vit_b14:lvd142m"):
-        with refuses(UnknownName, "dinov2/vit_b14", "plugin 'dinov2'", "clone", DINO):
+        with refuses(UnknownName, "dinov2/vit_b14", "plugin 'dinov2'", DINO):
             use(name)
 
 

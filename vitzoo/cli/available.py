@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitzoo.cli.output import Fit, count, on_terminal, print_rows, say
 from vitzoo.errors import InvalidOption, UnknownName, did_you_mean
+from vitzoo.installing import ALL, from_clone
 from vitzoo.plugin.info import install_command
 from vitzoo.registry.available import available
 from vitzoo.registry.listing import Listed, mentions, sort
@@ -53,8 +54,6 @@ def print_available(
         InvalidOption: a condition or the order uses a field that is not in `FIELDS`.
         UnknownName: a pattern or a family matches no such variant.
     """
-    from vitzoo.installing import ALL, from_clone
-
     used = [*(field for one in tests for field in one.fields), *(key for key, _ in keys)]
     for field in used:
         if field not in FIELDS:

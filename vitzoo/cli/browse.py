@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from vitzoo.advice.names import explain_plugin
 from vitzoo.cli.completion import complete_names
+from vitzoo.cli.families import print_family, say_needed
 from vitzoo.cli.listing import NOTES
 from vitzoo.cli.options import choose_output, flag, json_option, table_option
 from vitzoo.cli.output import (
@@ -31,6 +32,7 @@ from vitzoo.files.names import on_hub
 from vitzoo.opening import registered
 from vitzoo.plugin.info import FIRST_PARTY
 from vitzoo.registry.available import needs, reader_of
+from vitzoo.registry.families import Family, family
 from vitzoo.registry.foreign_names import (
     QUICK,
     Meaning,
@@ -56,9 +58,6 @@ from vitzoo.schema.terms import (
     commercial_use,
 )
 from vitzoo.text import px
-
-if TYPE_CHECKING:  # few commands name a family
-    from vitzoo.registry.families import Family
 
 WEIGHTS_FIT = Fit(
     ("pin", "license", "size", "classes", "default", "top1"),
@@ -116,8 +115,6 @@ def show_command(name: str, everything: bool, table: bool, as_json: bool) -> Non
     choose_output(table=table, json=as_json)
     zoo = registry()
     if found := _family(zoo, name):
-        from vitzoo.cli.families import print_family
-
         print_family(zoo, found, as_json=as_json, everything=everything)
         return
     variant, weights = _named(zoo, name)
@@ -173,8 +170,6 @@ def which_command(name: str, as_json: bool) -> None:
         say(f"vitzoo: {name} is also a family: vitzoo show {name}")
         found = None
     if found and on_terminal() and not as_json:
-        from vitzoo.cli.families import print_family
-
         print_family(zoo, found, as_json=False)
         return
     rows = _of_family(zoo, found) if found else _meanings(zoo, name)
@@ -443,8 +438,6 @@ def _family(zoo: Registry, name: str) -> Family | None:
     """Return the family of a name, which is no name of a variant."""
     if any(isinstance(row, Variant) for _, row in zoo.named(name)):
         return None
-    from vitzoo.registry.families import family
-
     return family(name, zoo)
 
 
@@ -452,8 +445,6 @@ def _of_family(zoo: Registry, found: Family) -> list[dict[str, Any]]:
     """Return what is known of each name of a family; say how to install a missing plugin."""
     known_as = f"{found.name} (family)"
     if not found.installed:
-        from vitzoo.cli.families import say_needed
-
         say_needed(found)
         return [_absent(row, known_as) for row in found.rows]
     for namespace in found.namespaces:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.exceptions import Exit
 
 from vitzoo.cli.completion import complete_families, complete_fields, complete_names
+from vitzoo.cli.families import print_header, say_needed, say_siblings, without_doubled
 from vitzoo.cli.options import choose_output, flag, json_option, table_option
 from vitzoo.cli.output import (
     Fit,
@@ -24,6 +25,8 @@ from vitzoo.cli.output import (
 )
 from vitzoo.errors import PinError, UnknownName, did_you_mean
 from vitzoo.plugin.info import CORE, LOCAL, TROUBLE
+from vitzoo.registry.conditions import unmet, where
+from vitzoo.registry.families import Family, family
 from vitzoo.registry.listing import (
     FIELDS,
     KINDS,
@@ -39,9 +42,6 @@ from vitzoo.registry.listing import (
 )
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.terms import FURTHER_RESULTS, KNN, RESULTS, commercial_use
-
-if TYPE_CHECKING:  # a list without patterns names no family
-    from vitzoo.registry.families import Family
 
 SHOWN = ("name", "params", "top1", "image_size", "gmacs", "license", "pin")  # on a terminal
 WIDE = tuple(dict.fromkeys((*SHOWN, *FURTHER_RESULTS, "weights", "pretraining_data", *FIELDS)))
@@ -185,8 +185,6 @@ def list_command(
     if short:
         rows = [row for row in rows if row["namespace"] in (CORE, LOCAL)]
     elif people and not everything:
-        from vitzoo.cli.families import without_doubled
-
         rows = without_doubled(zoo, rows, patterns)
     elif not (chosen or machine or people):
         rows += _lazy_rows(zoo)
@@ -210,8 +208,6 @@ def _families_of(zoo: Registry, patterns: Iterable[str]) -> dict[str, Family]:
     """Return the families that patterns name; a name of a variant is no family."""
     if not patterns:
         return {}
-    from vitzoo.registry.families import family
-
     found = {word: family(word, zoo) for word in patterns}
     return {word: one for word, one in found.items() if one is not None}
 
@@ -219,8 +215,6 @@ def _families_of(zoo: Registry, patterns: Iterable[str]) -> dict[str, Family]:
 def _print_headers(named: dict[str, Family]) -> None:
     if not named:
         return
-    from vitzoo.cli.families import print_header
-
     for one in named.values():
         print_header(one)
         echo()
@@ -230,8 +224,6 @@ def _say_contents(named: dict[str, Family]) -> None:
     """Say what families without networks have."""
     for one in named.values():
         if not one.rows:
-            from vitzoo.cli.families import say_siblings
-
             say(f"vitzoo: {one.name} has {one.contents}: vitzoo show {one.name}")
             say_siblings(one)
 
@@ -242,7 +234,6 @@ def _print_absent(zoo: Registry, patterns: tuple[str, ...], named: dict[str, Fam
     if not absent or len(absent) < len(patterns):
         return False
     from vitzoo.cli.available import print_available
-    from vitzoo.cli.families import say_needed
 
     for one in absent:
         if on_terminal():
@@ -294,8 +285,6 @@ def _selected(
     if here:
         rows, conflicts = _with_local_weights(rows, each_weights=each)
     if not rows and tests:
-        from vitzoo.registry.conditions import unmet
-
         why = "; ".join(unmet(tests, candidates))
         say(f"vitzoo: nothing meets the conditions{why and f': {why}'}")
     found, rows = rows, sort(pareto(rows, compared) if compared else rows, keys)
@@ -310,8 +299,6 @@ def _tests(conditions: Iterable[str]) -> tuple[list[Any], list[str]]:
     """Read conditions; return them and the fields that they use."""
     if not conditions:
         return [], []
-    from vitzoo.registry.conditions import where
-
     tests = [where(condition) for condition in conditions]
     return tests, [field for one in tests for field in one.fields]
 

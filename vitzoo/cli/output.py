@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 import os
 import sys
 import warnings
@@ -169,8 +170,6 @@ def _show(page: _Page, command: list[str]) -> None:
 
 def print_json(data: Any) -> None:
     """Print data as JSON on stdout, in ASCII with JSON's escapes; dataclasses become objects."""
-    import json
-
     echo(json.dumps(data, indent=2, default=_jsonable))
 
 

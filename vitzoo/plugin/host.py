@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vitzoo.errors import IncompatibleManifest, PluginError, RegistryError
+from vitzoo.installing import update
 from vitzoo.plugin.entry_points import GROUP, Found, find_plugins
 from vitzoo.plugin.guard import GuardedFormat, Owner, raised_at, reason_of, text_of
 from vitzoo.plugin.importing import import_module
@@ -203,7 +204,6 @@ class PluginHost:
 
     def _failed(self, found: Found, error: BaseException) -> PluginInfo:
         """Return the state of a plugin that cannot be read."""
-        from vitzoo.installing import update
         from vitzoo.plugin.source_lines import where_defined
 
         info = self._infos[found.namespace]

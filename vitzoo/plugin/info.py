@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from vitzoo.display import brief
+from vitzoo.installing import from_clone, pip
 from vitzoo.plugin.entry_points import Found
 from vitzoo.plugin.switches import NOT
 from vitzoo.schema.record import Record
@@ -96,15 +97,11 @@ def install_command(namespace: str, *, update: bool = False) -> str:
     owner = FIRST_PARTY.get(namespace) or FIRST_PARTY_COMMANDS.get(namespace)
     if not owner:
         return ""
-    from vitzoo.installing import from_clone  # few commands print it
-
     return from_clone(*["."] * update, f"./plugins/{owner}", update=update)
 
 
 def renewal(found: Found | PluginInfo, name: str) -> str:
     """Return the fix for a plugin that cannot be used; `name` is the value that disables it."""
-    from vitzoo.installing import pip
-
     owner, rows = found.distribution, (FIRST_PARTY | FIRST_PARTY_COMMANDS).items()
     own = next((space for space, one in rows if one == owner), "")
     upgrade = install_command(own) or pip("install", "--upgrade", owner)
