@@ -11,7 +11,6 @@ import time
 import tracemalloc
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import PureWindowsPath
 
 import numpy as np
 import pytest
@@ -756,27 +755,17 @@ def test_a_folder_gives_its_images_sorted(tmp_path):
     for name in ("b.png", "a.JPG", "notes.txt"):
         (tmp_path / name).touch()
     (tmp_path / "folder.png").mkdir()
+    (tmp_path / "folder.png" / "d.png").touch()
     (tmp_path / "c.png").symlink_to("nowhere.png")
-    assert [path.name for path in find_images([tmp_path])] == ["a.JPG", "b.png", "c.png"]
-
-
-def test_the_order_of_images_is_the_same_on_windows(tmp_path, monkeypatch):
-    class Folder(PureWindowsPath):
-        def is_dir(self):
-            return True
-
-        def iterdir(self):
-            return iter([PureWindowsPath("a.png"), PureWindowsPath("B.png")])
-
-    monkeypatch.chdir(tmp_path)
-    tmp_path.joinpath("folder").mkdir()
-    assert [path.name for path in find_images([Folder("folder")])] == ["B.png", "a.png"]
+    (tmp_path / "B.png").touch()
+    names = ["B.png", "a.JPG", "b.png", "c.png", "folder.png/d.png"]
+    found = [path.relative_to(tmp_path).as_posix() for path in find_images([tmp_path])]
+    assert found == names
 
 
 def test_a_folder_without_images_and_a_missing_one(tmp_path):
     (tmp_path / "cat").mkdir()
-    (tmp_path / "cat" / "a.png").touch()
-    with refuses(ImageError, f"folder {tmp_path}", "no images", ".png, .jpg", "its subfolders"):
+    with refuses(ImageError, f"folder {tmp_path}", "no images", ".png, .jpg"):
         find_images([tmp_path])
     with refuses(ImageError, tmp_path / "none.png"):
         find_images([tmp_path / "none.png"])

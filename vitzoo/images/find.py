@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from vitzoo.errors import ImageError, printable
+from vitzoo.files.names import with_slashes
 from vitzoo.text import listed
 
 SUFFIXES = (
@@ -49,26 +50,60 @@ def is_image(name: str, left_out: LeftOut | None = None) -> bool:
 
 
 def images_below(
-    folder: str | os.PathLike[str],
-    *,
-    hidden: bool = False,
-    left_out: LeftOut | None = None,
-    on_error: Callable[[OSError], object] | None = None,
+    folder: str | os.PathLike[str], *, hidden: bool = False, left_out: LeftOut | None = None
 ) -> Iterator[str]:
     """Yield the paths of the image files in a folder and its subfolders; links are not followed.
 
     Args:
-        folder: where they are searched.
+        folder: its files are found in no certain order.
         hidden: whether hidden files and folders count, too.
         left_out: counts the other files that are not hidden.
-        on_error: is called for a folder that cannot be read.
+
+    Raises:
+        ImageError: a folder cannot be read.
     """
-    for place, folders, files in os.walk(folder, onerror=on_error):
+
+    def refuse(error: OSError) -> None:
+        name = printable(error.filename)
+        raise ImageError(f"cannot read the folder {name}: {error.strerror}") from error
+
+    for place, folders, files in os.walk(folder, onerror=refuse):
         names = files if hidden else [name for name in files if not is_hidden(name)]
         folders[:] = [name for name in folders if hidden or not is_hidden(name)]
         for name in names:
             if is_image(name, left_out):
-                yield os.path.join(place, name)  # noqa: PTH118  # a Path would be slower
+                path = os.path.join(place, name)  # noqa: PTH118  # a Path would be slower
+                yield with_slashes(path)
+
+
+def images_in(
+    folder: str | os.PathLike[str],
+    left_out: LeftOut | None = None,
+    *,
+    hidden: bool = False,
+    fix: str = "",
+) -> list[str]:
+    """Return what `images_below` yields, sorted as texts: Windows compares paths without case.
+
+    Args:
+        folder, hidden: as for `images_below`.
+        left_out: counts the other files of a folder with images.
+        fix: is added to the error about a folder without images.
+
+    Raises:
+        ImageError: a folder cannot be read, or there are no images.
+    """
+    others = LeftOut()
+    found = sorted(images_below(folder, hidden=hidden, left_out=others))
+    if not found:
+        what = f"; {shown_left_out(others)}" if others else ""
+        raise ImageError(
+            f"the folder {printable(folder)} contains no images ({', '.join(SUFFIXES)})"
+            f"{fix and f'; {fix}'}{what}"
+        )
+    if left_out is not None:
+        left_out.update(others)
+    return found
 
 
 def shown_left_out(left_out: LeftOut) -> str:
@@ -90,7 +125,7 @@ def find_images(
     on_error: Callable[[ImageError], object] | None = None,
     left_out: LeftOut | None = None,
 ) -> list[Path]:
-    """Replace each folder by the image files directly in it, sorted by name.
+    """Replace each folder by the image files in it and in its subfolders, sorted by path.
 
     A missing path, an unreadable folder and a folder without images raise ImageError, or are passed
     to `on_error`. `left_out` counts the other files in the folders; hidden files are not counted.
@@ -98,7 +133,7 @@ def find_images(
     found: list[Path] = []
     for path in paths:
         try:
-            found += _images_at(path, LeftOut() if left_out is None else left_out)
+            found += _images_at(path, left_out)
         except ImageError as error:
             if on_error is None:
                 raise
@@ -106,23 +141,9 @@ def find_images(
     return found
 
 
-def _images_at(path: Path, left_out: LeftOut) -> list[Path]:
-    name, others = printable(path), LeftOut()
-    try:
-        if not os.path.lexists(path):
-            raise ImageError(f"there is no file {name}")
-        if not path.is_dir():
-            return [path]
-        inside = [p for p in path.iterdir() if not is_hidden(p.name)]
-    except OSError as error:
-        raise ImageError(f"cannot read {name}: {error.strerror}") from error
-    files = [p for p in inside if not os.path.isdir(p)]  # noqa: PTH112  # never raises
-    found = [p for p in files if is_image(p.name, others)]
-    left_out.update(others)
-    if not found:
-        what = f"; {shown_left_out(others)}" if others else ""
-        raise ImageError(
-            f"the folder {name} contains no images ({', '.join(SUFFIXES)}); its subfolders are not "
-            f"searched{what}"
-        )
-    return sorted(found, key=lambda p: p.name)  # Windows compares paths without case
+def _images_at(path: Path, left_out: LeftOut | None) -> list[Path]:
+    if os.path.isdir(path):  # noqa: PTH112  # never raises
+        return list(map(Path, images_in(path, left_out)))
+    if not os.path.lexists(path):
+        raise ImageError(f"there is no file {printable(path)}")
+    return [path]

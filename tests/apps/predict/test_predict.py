@@ -225,7 +225,7 @@ def test_a_terminal_of_80_columns_shows_one_line_for_each_image(run, monkeypatch
     monkeypatch.setattr("vitzoo.apps.predict.command.on_terminal", lambda: True)
     monkeypatch.setattr("vitzoo.cli.output.on_terminal", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
-    long = photos / ("a_folder_with_a_long_name_" * 4)
+    long = photos.parent / ("a_folder_with_a_long_name_" * 4)
     long.mkdir()
     shutil.copy(photos / "china.png", long / "\u6570\u6570\u6570.png")
     for files, names in (([photos], ["china.png", "flower.png"]), ([long], ["\u6570.png"])):

@@ -3,7 +3,7 @@
 import json
 import os
 import tracemalloc
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -15,7 +15,6 @@ from tables import cases
 from vitzoo.apps.probe import labelled
 from vitzoo.apps.probe.labelled import LabelledImage, LabelledImages, read_labelled
 from vitzoo.errors import ImageError, InvalidOption
-from vitzoo.images.find import LeftOut
 
 
 @pytest.fixture
@@ -72,14 +71,6 @@ def test_a_folder_of_classes(files):
         ("b/2.png", "b", ""),
     ]
     assert [image.image for image in found.images] == [data / image.name for image in found.images]
-
-
-def test_names_and_their_order_are_the_same_on_windows(monkeypatch):
-    data, classes = PureWindowsPath("data"), [PureWindowsPath("data/A")]
-    monkeypatch.setattr(labelled, "_folders", lambda _: classes)
-    monkeypatch.setattr(labelled, "_images_below", lambda one, _: [one / "a.png", one / "B/b.png"])
-    found = [image.name for image in labelled._images(data, data, "", LeftOut())]
-    assert found == ["A/B/b.png", "A/a.png"]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from vitzoo.apps.embed.parquet_rows import ParquetRows
 from vitzoo.apps.embed.tar_members import TarMembers
 from vitzoo.errors import ImageError, InvalidOption, printable, short_repr
 from vitzoo.files.names import with_slashes
-from vitzoo.images.find import SUFFIXES, LeftOut, images_below, is_hidden, shown_left_out
+from vitzoo.images.find import SUFFIXES, LeftOut, images_below, images_in, is_hidden
 
 MAX_LIST = 2**32  # bytes of a list file
 MAX_EXPANDED = 100_000  # names that the braces of one source may stand for
@@ -33,6 +33,7 @@ MOST_PATHS = 64  # of a folder, through links: the kernel follows 40 in one path
 TAR, PARQUET, LISTS = (".tar",), (".parquet", ".pq"), (".txt", ".lst")
 BRACES = re.compile(r"\{([^{}]*)\}")
 NUMBERS = re.compile(r"(\d{1,9})\.\.(\d{1,9})")
+ARCHIVES = "name archives in it with a pattern, such as 'folder/*.tar'"
 STARS = re.compile(r"(?:^|(?<=/))(?:\*\*(?:/+|$))+")  # `**` as a whole name
 Paths = str | os.PathLike[str]
 
@@ -90,7 +91,7 @@ def find_pieces(
         for path in _paths_of(text, hidden=hidden, repeated=repeated):
             folder = os.path.isdir(path)  # noqa: PTH112  # never raises
             others = LeftOut()
-            names = _images_below(path, hidden=hidden, left_out=others) if folder else [path]
+            names = images_in(path, others, hidden=hidden, fix=ARCHIVES) if folder else [path]
             if new := [name for name in names if repeated or counted.new(name, number)]:
                 one = Files("", new) if folder else None
                 _append(pieces, one or _piece_of(path, column, hidden=hidden, left_out=others))
@@ -206,7 +207,7 @@ def check_sources(sources: Iterable[str]) -> None:
     for source in sources:
         for name in _names_of(source):
             if os.path.isdir(name):  # noqa: PTH112  # never raises
-                _first_below(name)
+                next(images_below(name), None) or images_in(name, fix=ARCHIVES)  # which raises
             elif not os.path.lexists(name) and (
                 not glob.has_magic(name) or not any(_meant(map(with_slashes, _matches(name)), name))
             ):
@@ -339,34 +340,6 @@ def _piece_of(path: str, column: str | None, *, hidden: bool, left_out: LeftOut)
         f"{printable(path)} is no source; expected a folder, an image ({', '.join(SUFFIXES)}), "
         "an uncompressed .tar, a .parquet, or a .txt with one path in each line"
     )
-
-
-def _images_below(folder: str, *, hidden: bool, left_out: LeftOut) -> list[str]:
-    """Return the paths of the image files in a folder and its subfolders, sorted."""
-    return sorted(_walked(folder, hidden=hidden, left_out=left_out)) or [_first_below(folder)]
-
-
-def _first_below(folder: str) -> str:
-    """Return an image file in a folder or its subfolders; raise ImageError if there is none."""
-    others = LeftOut()
-    if (found := next(_walked(folder, left_out=others), None)) is None:
-        what = f"; {shown_left_out(others)}" if others else ""
-        raise ImageError(
-            f"the folder {printable(folder)} contains no images ({', '.join(SUFFIXES)}); name "
-            f"archives in it with a pattern, such as 'folder/*.tar'{what}"
-        )
-    return found
-
-
-def _walked(folder: str, *, hidden: bool = False, left_out: LeftOut) -> Iterator[str]:
-    """Yield the paths of the image files in a folder and its subfolders."""
-
-    def refuse(error: OSError) -> None:
-        name = printable(error.filename)
-        raise ImageError(f"cannot read the folder {name}: {error.strerror}") from error
-
-    found = images_below(folder, hidden=hidden, left_out=left_out, on_error=refuse)
-    return map(with_slashes, found)
 
 
 def _listed(path: str) -> Files:

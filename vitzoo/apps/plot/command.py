@@ -83,10 +83,10 @@ def plot_command(
     """Draw what MODEL has learned, or what it does with IMAGES.
 
     MODEL is a variant, VARIANT:WEIGHTS, a path or hf://OWNER/REPO: see
-    docs/create.md#which-network. IMAGES are files or folders; subfolders are not searched. The
-    same call on the same device writes the same bytes. Printed is the path of the file; --json adds
-    names, shapes and ranges of the numbers that are drawn. vitzoo.plot in Python returns the
-    numbers.
+    docs/create.md#which-network. IMAGES are files or folders (with subfolders, without
+    hidden files). The same call on the same device writes the same bytes. Printed is the path of
+    the file; --json adds names, shapes and ranges of the numbers that are drawn. vitzoo.plot in
+    Python returns the numbers.
 
     \b
     KIND is one of:

@@ -51,9 +51,9 @@ def predict_command(
     """Classify images with MODEL.
 
     The most probable classes of each image are printed: on a terminal in one line, in which long
-    names are cut, and with --top in a line for each class. IMAGES are files or folders; subfolders
-    are not searched, and hidden files are no data. For a file that cannot be read, an error is
-    printed; the other images are still classified, and the exit code is 1.
+    names are cut, and with --top in a line for each class. IMAGES are files or folders
+    (with subfolders, without hidden files). For a file that cannot be read, an error is printed;
+    the other images are still classified, and the exit code is 1.
 
     MODEL is a variant, VARIANT:WEIGHTS, a path or hf://OWNER/REPO: see
     docs/create.md#which-network.

@@ -119,8 +119,8 @@ def as_list(called: str, images: Any, transform: Transform | None = None) -> lis
 def named(images: Iterable[Input], left_out: LeftOut) -> Iterator[tuple[Path, Input | ImageError]]:
     """Yield each image with its name: its path, or `image N` for the one at index N.
 
-    A folder is replaced by the image files directly in it, and one without images by its error;
-    `left_out` counts the other files.
+    A folder is replaced by the image files in it and in its subfolders, and one without images by
+    its error; `left_out` counts the other files.
     """
     for i, image in enumerate(images):
         if not isinstance(image, str | os.PathLike):

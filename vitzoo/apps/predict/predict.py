@@ -80,8 +80,9 @@ def predict(
 
     Args:
         model: the network, see docs/create.md#which-network. A variant gets its default weights.
-        images: one image, or several: paths of files and folders (without hidden files), bytes of
-            image files, arrays (h, w) or (h, w, bands) of uint8, uint16 or floats, Pillow images.
+        images: one image, or several: paths of files and folders (with subfolders, without hidden
+            files), bytes of image files, arrays (h, w) or (h, w, bands) of uint8, uint16 or floats,
+            Pillow images.
         top: number of classes to return for each image.
         batch_size: number of images in a batch.
         device: of the computation, as for `Predictor`; a model object is copied to another device.

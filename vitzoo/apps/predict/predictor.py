@@ -243,8 +243,8 @@ class Predictor:
 
         Args:
             images: one image as for `rows`, or several; a folder is replaced by the image files
-                directly in it, without hidden ones. An image that cannot be used has its error and
-                no classes; only `vitzoo.predict` raises the error.
+                in it and in its subfolders, without hidden ones. An image that cannot be used has
+                its error and no classes; only `vitzoo.predict` raises the error.
 
         Raises:
             InvalidOption: the model has no classifier, or an image is of another kind.

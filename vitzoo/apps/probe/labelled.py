@@ -17,7 +17,7 @@ from vitzoo.apps.embed.parquet_helper import Column
 from vitzoo.apps.embed.parquet_reader import parquet_file
 from vitzoo.apps.embed.parquet_rows import read_batches, read_cell
 from vitzoo.errors import ImageError, InvalidOption, did_you_mean, printable
-from vitzoo.images.find import SUFFIXES, LeftOut, images_below, is_hidden
+from vitzoo.images.find import LeftOut, images_in, is_hidden
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.registry.label_sets import distinct
 from vitzoo.schema.reader import describe
@@ -147,21 +147,14 @@ def _images(data: Path, folder: Path, part: str, left_out: LeftOut) -> Iterator[
             "class"
         )
     for one in folders:
-        found = _images_below(one, left_out)
-        paths = sorted(found, key=lambda path: path.parts)  # else without case
-        if not paths:
-            raise InvalidOption(
-                f"{one} contains no images ({', '.join(SUFFIXES)}); every folder in {folder} is a "
-                "class: remove it, or add its images"
-            )
+        fix = f"every folder in {folder} is a class: remove it, or add its images"
+        try:
+            paths = [*map(Path, images_in(one, left_out, fix=fix))]
+        except ImageError as error:
+            raise InvalidOption(str(error)) from error
         for path in paths:
             name = printable(path.relative_to(data).as_posix())
             yield LabelledImage(name, path, printable(one.name), part)
-
-
-def _images_below(folder: Path, left_out: LeftOut) -> Iterator[Path]:
-    """Yield the image files in a folder and its folders; links to folders are not followed."""
-    return map(Path, images_below(folder, left_out=left_out))
 
 
 def _csv(data: Path, columns: Sequence[str | None]) -> LabelledImages:
