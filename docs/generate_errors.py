@@ -28,8 +28,9 @@ except vitzoo.WeightsUnavailable as error:
 ```
 
 A [command](cli.md) that fails with an exception exits with the exit code in the table. The warning
-`vitzoo.FirstUseWarning` reports that vitzoo downloaded a file whose hash was unknown, and wrote the
-hash into the lock file ([trust on first use](trust.md)).
+`vitzoo.FirstUseWarning` reports that vitzoo downloaded a file of an `hf://` address whose hash was
+unknown, and wrote the hash into the lock file ([trust on first use](trust.md)). For registered
+weights, vitzoo logs this; `VITZOO_PINS=warn` gives the warning for them, too.
 
 `python docs/generate_errors.py` writes this page from the docstrings of the exceptions.
 """

@@ -17,7 +17,6 @@ from plugin_files import FRESH, NET, ROW
 from tables import cases
 from vitzoo.errors import (
     EntryNotFound,
-    FirstUseWarning,
     HashMismatch,
     PinError,
     RegistryError,
@@ -341,8 +340,7 @@ def test_import(net, hub, tmp_path, offline):
 
 def test_import_of_locked_weights(net, tmp_path):
     net.first_use()
-    with pytest.warns(FirstUseWarning):
-        vitzoo.fetch(NAME)
+    vitzoo.fetch(NAME)
     net.stored.unlink()
     path = tmp_path / "carried.bin"
     path.write_bytes(net.data)
@@ -802,8 +800,7 @@ def test_a_repository_of_the_hub_may_be_registered_by_a_user(net, hub, monkeypat
         repo=faults.REPO, file=faults.FILE, pin="first-use", sha256=None, size=None,
         predicted_size=size,
     )  # fmt: skip
-    with pytest.warns(FirstUseWarning, match="local/net:main"):
-        net.assert_right(net.create())
+    net.assert_right(net.create())
     assert net.sha256 in (net.home / "vitzoo.lock").read_text()
 
 

@@ -652,7 +652,7 @@ SCENARIOS: dict[str, dict[str, Scenario]] = {
         "timeout_value": lambda w: w.net().env(VITZOO_TIMEOUT="soon").create(),
     },
     "lock": {
-        "first_use": lambda w: first_warning(w.first_use().create),
+        "first_use": lambda w: first_warning(w.first_use().env(VITZOO_PINS="warn").create),
         "pins_required": lambda w: w.first_use().env(VITZOO_PINS="required").create(),
         "frozen": lambda w: w.first_use().env(VITZOO_FROZEN="1").create(),
         "no_json": lambda w: locked(w, "{"),

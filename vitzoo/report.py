@@ -9,7 +9,8 @@ from vitzoo.display import brief, html_table
 from vitzoo.errors import printable
 from vitzoo.text import fold
 
-FATES = 8  # fields of a report before those that list tensors
+FIRST_USE = "sha256 recorded on this machine, not stated by the registry (trust on first use)"
+FATES = 9  # fields of a report before those that list tensors
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class LoadReport:
         trunk_sha256: SHA-256 of that file.
         stamped: whether a file of yours was not hashed: an earlier call hashed it, and its size and
             times have not changed since then.
+        first_use: whether the registry does not state this SHA-256, but the lock file of this
+            machine does, which recorded it at the first download (trust on first use).
         kept: tensors loaded bit for bit.
         resampled: tensors interpolated to another grid.
         converted: tensors cast to another data type.
@@ -46,6 +49,7 @@ class LoadReport:
     trunk: str = ""
     trunk_sha256: str = ""
     stamped: bool = False
+    first_use: bool = False
     kept: tuple[str, ...] = ()
     resampled: tuple[str, ...] = ()
     converted: tuple[str, ...] = ()
@@ -78,6 +82,7 @@ class LoadReport:
     def _about(self) -> list[str]:
         lines = [f"format {self.format}"] if self.format else []
         lines += [f"license {self.license}"] if self.license else []
+        lines += [FIRST_USE] if self.first_use else []
         lines += [f"adapter (sha256 {self.adapter[:12]})"] if self.adapter else []
         if self.trunk:
             lines.append(f"classifier on {self.trunk} (sha256 {self.trunk_sha256[:12]})")

@@ -8,7 +8,7 @@
 | `VITZOO_ENDPOINTS`, `HF_ENDPOINT` | mirrors that may serve files, tried in order |
 | `VITZOO_TRUST_ENDPOINT` | trusted Hub endpoint, in place of the official Hub |
 | `VITZOO_TOKEN_HOSTS` | further hosts that may receive the user's Hub token |
-| `VITZOO_PINS` | `required`: no trust on first use |
+| `VITZOO_PINS` | `required`: no trust on first use; `warn`: FirstUseWarning for each such file |
 | `VITZOO_FROZEN` | 1: never write the lock file |
 | `VITZOO_LOCK` | path of the lock file |
 | `VITZOO_VERIFY` | `stamp` (default), `always`: hash at each load, `tensors`: hash loaded bytes |
@@ -173,10 +173,19 @@ def has_host(url: str) -> bool:
 
 def pins_required() -> bool:
     """Tell whether weights without a known sha256 are refused."""
+    return _pins() == "required"
+
+
+def pins_warn() -> bool:
+    """Tell whether trust on first use of registered weights is a Python warning, too."""
+    return _pins() == "warn"
+
+
+def _pins() -> str:
     value = os.environ.get("VITZOO_PINS", "")
-    if value not in ("", "required"):
-        raise InvalidOption(f"VITZOO_PINS must be 'required' or unset, got {value!r}")
-    return value == "required"
+    if value not in ("", "required", "warn"):
+        raise InvalidOption(f"VITZOO_PINS must be 'required', 'warn' or unset, got {value!r}")
+    return value
 
 
 def frozen() -> bool:

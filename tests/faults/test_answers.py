@@ -16,7 +16,6 @@ from vitzoo.errors import (
     AccessDenied,
     AuthenticationError,
     EntryNotFound,
-    FirstUseWarning,
     GatedRepo,
     HashMismatch,
     NetworkError,
@@ -166,8 +165,7 @@ def test_5xx_answer_of_the_trusted_endpoint_is_an_error(net, hub, faults, status
     assert hub.file_requests() == []
     assert not (net.home / "vitzoo.lock").exists()
     hub.api = None
-    with pytest.warns(FirstUseWarning):
-        net.recovers()
+    net.recovers()
 
 
 DENIED = {

@@ -45,8 +45,7 @@ def fresh(net):
 @pytest.fixture
 def locked(fresh):
     """The network after the trust on first use."""
-    with pytest.warns(FirstUseWarning):
-        fresh.assert_right(fresh.create())
+    fresh.assert_right(fresh.create())
     return fresh
 
 
@@ -85,14 +84,9 @@ def api_requests(hub):
 
 def test_trust_on_first_use_writes_the_lock(fresh, hub, caplog):
     caplog.set_level("INFO")
-    with pytest.warns(FirstUseWarning) as warned:
-        fresh.assert_right(fresh.create())
-    assert len(warned) == 1
-    assert warned[0].filename.endswith("/tests/faults/conftest.py")  # which calls create
-    message = str(warned[0].message)
-    assert message == (
-        f"faulty/net:main: trust on first use, 0.0989 MB, pinned now in {lock_of(fresh)}"
-    )
+    fresh.assert_right(fresh.create())
+    (line,) = (record.message for record in caplog.records if record.levelname == "WARNING")
+    assert line == f"faulty/net:main: trust on first use, 0.0989 MB, pinned now in {lock_of(fresh)}"
     says(caplog.text, SOURCE, hub.endpoint, REVISION, f"{len(fresh.data)} bytes", fresh.sha256)
     assert json.loads(lock_of(fresh).read_text()) == {
         "version": 1,
@@ -109,16 +103,34 @@ def test_trust_on_first_use_writes_the_lock(fresh, hub, caplog):
     assert strangers == []
 
 
-def test_trust_on_first_use_warns_once_and_asks_once(fresh, hub):
-    with pytest.warns(FirstUseWarning):
-        fresh.create()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for _ in range(2):
-            fresh.assert_right(fresh.create())
-        forget_bytes(fresh)
+def test_trust_on_first_use_is_said_once_and_asks_once(fresh, hub, caplog):
+    fresh.create()
+    for _ in range(2):
         fresh.assert_right(fresh.create())
+    forget_bytes(fresh)
+    fresh.assert_right(fresh.create())
+    assert caplog.text.count("trust on first use") == 1
     assert len(api_requests(hub)) == 1
+
+
+def test_a_python_warning_of_trust_on_first_use_if_asked_for(fresh, monkeypatch, caplog):
+    monkeypatch.setenv("VITZOO_PINS", "warn")
+    with pytest.warns(FirstUseWarning) as warned:
+        fresh.assert_right(fresh.create())
+    assert len(warned) == 1
+    assert warned[0].filename.endswith("/tests/faults/conftest.py")  # which calls create
+    says(str(warned[0].message), "faulty/net:main: trust on first use", lock_of(fresh))
+    assert "trust on first use" not in caplog.text
+
+
+def test_the_load_report_says_that_the_registry_does_not_state_the_sha256(fresh):
+    for _ in range(2):  # also later
+        report = fresh.create().load_report
+        assert report.first_use
+        says(str(report), "not stated by the registry (trust on first use)")
+        assert "trust on first use" in report._repr_html_()
+    lock_of(fresh).unlink()
+    assert not vitzoo.create("vit_digits", pretrained=True).load_report.first_use
 
 
 def test_locked_commit_is_fetched(locked, hub):
@@ -213,8 +225,7 @@ def test_that_main_has_no_such_file_does_not_bind_an_entry_with_a_revision(net):
     net.assert_right(net.create())
     forget_bytes(net)
     net.register(pin="first-use", sha256=None, revision=REVISION, **row)
-    with pytest.warns(FirstUseWarning):
-        net.assert_right(net.create())
+    net.assert_right(net.create())
     net.register(pin="first-use", sha256=None, revision=None, **row)
     with refuses(EntryNotFound, SOURCE, REVISION, "vitzoo lock --update"):
         net.create()
@@ -251,19 +262,20 @@ def test_the_address_of_a_pull_request_is_trusted_on_first_use(net, hub):
     assert not net.stored.exists()
 
 
-def test_store_in_memory_writes_no_lock(fresh, monkeypatch):
+def test_store_in_memory_writes_no_lock(fresh, hub, monkeypatch, caplog):
     monkeypatch.setenv("VITZOO_HOME", ":memory:")
+    monkeypatch.setattr("vitzoo.store.obtain._TRUSTED", set())
     for _ in range(2):
-        with pytest.warns(FirstUseWarning, match="no lock"):
-            fresh.assert_right(fresh.create())
+        fresh.assert_right(fresh.create())
+    assert len(api_requests(hub)) == 2
+    assert caplog.text.count("not pinned: there is no lock file") == 1
     assert fresh.files() == []
 
 
 def test_lock_path_from_the_environment(fresh, monkeypatch):
     path = fresh.root / "project" / "weights.lock"
     monkeypatch.setenv("VITZOO_LOCK", str(path))
-    with pytest.warns(FirstUseWarning, match=str(path)):
-        fresh.create()
+    fresh.create()
     assert SOURCE in json.loads(path.read_text())["weights"]
     assert not lock_of(fresh).exists()
 
@@ -297,7 +309,7 @@ def test_pins_required_accepts_locked_weights(locked, monkeypatch):
 
 def test_unknown_value_of_vitzoo_pins_is_refused(fresh, monkeypatch):
     monkeypatch.setenv("VITZOO_PINS", "yes")
-    with refuses(InvalidOption, "VITZOO_PINS", "'required'", "'yes'"):
+    with refuses(InvalidOption, "VITZOO_PINS", "'required', 'warn'", "'yes'"):
         fresh.create()
 
 
@@ -330,16 +342,14 @@ def test_entry_removed_from_a_frozen_lock_is_an_error(locked, hub, monkeypatch):
         locked.create()
     assert lock_of(locked).read_bytes() == before
     monkeypatch.delenv("VITZOO_FROZEN")
-    with pytest.warns(FirstUseWarning):
-        locked.assert_right(locked.create())
+    locked.assert_right(locked.create())
     assert len(api_requests(hub)) == 2
 
 
 def test_frozen_option_applies_to_one_command(fresh, monkeypatch):
     monkeypatch.delenv("VITZOO_FROZEN", raising=False)
     assert main(["fetch", fresh.name, "--frozen"]) == 3
-    with pytest.warns(FirstUseWarning):
-        assert main(["fetch", fresh.name]) == 0
+    assert main(["fetch", fresh.name]) == 0
 
 
 def test_unlocked_weights_offline_are_an_error(fresh, hub, monkeypatch):
@@ -385,8 +395,7 @@ def test_the_error_about_a_file_that_was_not_seen_names_registry_pin(fresh, hub,
         fresh.create()
     assert not lock_of(fresh).exists()
     hub.files = {("acme/net", "model.safetensors"): fresh.data}
-    with pytest.warns(FirstUseWarning):
-        fresh.assert_right(fresh.create())
+    fresh.assert_right(fresh.create())
 
 
 def test_a_missing_repository_is_named_with_the_other_weights(net):
@@ -401,8 +410,7 @@ def test_a_missing_repository_is_named_with_the_other_weights(net):
         net.create()
     assert not lock_of(net).exists()
     assert not net.stored.exists()
-    with pytest.warns(FirstUseWarning):
-        net.assert_right(vitzoo.create("local/net:b"))
+    net.assert_right(vitzoo.create("local/net:b"))
 
 
 def test_unreachable_trusted_endpoint_is_an_error(fresh, hub, monkeypatch):
@@ -611,8 +619,7 @@ def test_a_lock_file_that_is_a_link_is_written_at_its_target(fresh, monkeypatch,
         target.parent.mkdir()
         target.write_text('{"version": 1, "weights": {}}')
     monkeypatch.setenv("VITZOO_LOCK", str(link))
-    with pytest.warns(FirstUseWarning):
-        fresh.assert_right(fresh.create())
+    fresh.assert_right(fresh.create())
     relock(fresh.name)
     assert link.is_symlink()
     assert not target.is_symlink()
@@ -650,7 +657,7 @@ def test_a_command_prints_the_first_use_as_one_line(fresh):
     assert ".py" not in done.stderr
     assert "FirstUseWarning" not in done.stderr
     (line,) = [line for line in done.stderr.splitlines() if "trust on first use" in line]
-    assert line.startswith("vitzoo: faulty/net:main: ")
+    assert line.startswith("faulty/net:main: ")
     says(line, "0.0989 MB", "vitzoo.lock")
     assert fresh.sha256 not in done.stderr
     forget_bytes(fresh)
@@ -659,13 +666,14 @@ def test_a_command_prints_the_first_use_as_one_line(fresh):
     says(done.stderr, fresh.sha256, f"{len(fresh.data)} bytes", REVISION)
 
 
-def test_the_library_warns_with_the_place_of_the_call(fresh):
+def test_the_library_says_it_on_stderr_with_the_usual_logging(fresh):
     code = "import vitzoo; vitzoo.fetch('faulty/net')"
     done = subprocess.run(
         [sys.executable, "-c", code], env=fresh.environment(), capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    says(done.stderr, "FirstUseWarning", "0.0989 MB")
+    (line,) = done.stderr.splitlines()
+    says(line, "faulty/net:main: trust on first use, 0.0989 MB", "vitzoo.lock")
 
 
 # Authority and mirrors.
@@ -674,8 +682,7 @@ def test_the_library_warns_with_the_place_of_the_call(fresh):
 def test_mirror_is_never_asked_for_the_sha256(fresh, hub, second_hub, monkeypatch):
     second_hub.files.update(hub.files)
     monkeypatch.setenv("VITZOO_ENDPOINTS", second_hub.endpoint)
-    with pytest.warns(FirstUseWarning):
-        fresh.assert_right(fresh.create())
+    fresh.assert_right(fresh.create())
     assert f'"{hub.endpoint}"' in lock_of(fresh).read_text()
     assert len(api_requests(hub)) == 1
     assert hub.file_requests() == []
@@ -687,8 +694,7 @@ def test_hf_endpoint_is_never_asked_for_the_sha256(fresh, hub, second_hub, monke
     second_hub.files.update(hub.files)
     monkeypatch.delenv("VITZOO_ENDPOINTS")
     monkeypatch.setenv("HF_ENDPOINT", second_hub.endpoint)
-    with pytest.warns(FirstUseWarning):
-        fresh.assert_right(fresh.create())
+    fresh.assert_right(fresh.create())
     assert f'"{hub.endpoint}"' in lock_of(fresh).read_text()
     assert api_requests(second_hub) == []
     assert len(second_hub.file_requests()) == 1
@@ -718,8 +724,7 @@ def test_trusted_endpoint_is_the_official_hub_by_default(fresh, monkeypatch):
 def test_mirror_with_wrong_bytes_is_skipped_on_first_use(fresh, hub, second_hub, monkeypatch):
     second_hub.files.update(dict.fromkeys(hub.files, other_bytes(fresh)))
     monkeypatch.setenv("VITZOO_ENDPOINTS", f"{second_hub.endpoint},{hub.endpoint}")
-    with pytest.warns(FirstUseWarning):
-        fresh.assert_right(fresh.create())
+    fresh.assert_right(fresh.create())
 
 
 # Addresses.

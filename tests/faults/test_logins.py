@@ -11,7 +11,6 @@ import types
 import pytest
 from huggingface_hub.errors import DeviceCodeError, OAuthErrorCode, OIDCError
 
-import vitzoo
 from helpers import refuses, says
 from internals import reply, serve
 from vitzoo.errors import AccessDenied, AuthenticationError, GatedRepo
@@ -99,8 +98,7 @@ def test_a_renewal_that_hangs_is_not_waited_for_again(net, hub, monkeypatch, cap
     asked = renewing(monkeypatch, lambda: ended.wait(20))
     monkeypatch.setattr("vitzoo.store.token.PATIENCE", 0.3)
     net.first_use()
-    with pytest.warns(vitzoo.FirstUseWarning):
-        net.assert_right(net.create())
+    net.assert_right(net.create())
     ended.set()
     assert sent(hub) == [OLD] * 2
     assert asked == ["hf_refresh"]

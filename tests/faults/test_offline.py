@@ -16,7 +16,6 @@ import pytest
 import vitzoo
 from helpers import refuses
 from vitzoo.errors import (
-    FirstUseWarning,
     IntegrityError,
     InvalidOption,
     Offline,
@@ -245,8 +244,7 @@ def test_offline_with_the_file_opens_no_socket(net, hub, monkeypatch, request, v
 
 def test_offline_with_a_locked_file_opens_no_socket(net, hub, monkeypatch, request):
     net.first_use()
-    with pytest.warns(FirstUseWarning):
-        net.create()
+    net.create()
     monkeypatch.setenv("VITZOO_OFFLINE", "1")
     request.getfixturevalue("no_sockets")
     net.assert_right(net.create())

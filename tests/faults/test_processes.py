@@ -246,8 +246,7 @@ def test_process_killed_before_the_lock_file_is_written(net, hub, start):
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGKILL
     assert not (net.home / "vitzoo.lock").exists()
-    with pytest.warns(vitzoo.errors.FirstUseWarning):
-        net.assert_right(net.create())
+    net.assert_right(net.create())
     assert (net.home / "vitzoo.lock").exists()
     assert hub.ranges == [None]
 

@@ -11,7 +11,6 @@ import pytest
 import vitzoo
 from helpers import refuses
 from vitzoo.errors import (
-    FirstUseWarning,
     HashMismatch,
     RefusedResponse,
     RevisionNotFound,
@@ -196,8 +195,7 @@ def test_token_is_not_sent_to_a_custom_endpoint(net, hub, monkeypatch, variable)
     monkeypatch.delenv("VITZOO_ENDPOINTS")
     monkeypatch.setenv(variable, hub.endpoint)
     net.first_use()
-    with pytest.warns(FirstUseWarning):
-        net.assert_right(net.create())
+    net.assert_right(net.create())
     assert tokens(hub) == [False, False]  # the metadata and the file
 
 
@@ -205,8 +203,7 @@ def test_token_is_not_sent_to_a_custom_endpoint(net, hub, monkeypatch, variable)
 def test_token_is_sent_to_hosts_in_vitzoo_token_hosts(net, hub, monkeypatch):
     monkeypatch.setenv("VITZOO_TOKEN_HOSTS", f"other.example, {hub.host}")
     net.first_use()
-    with pytest.warns(FirstUseWarning):
-        net.assert_right(net.create())
+    net.assert_right(net.create())
     assert tokens(hub) == [True, True]
     assert all(headers["authorization"] == f"Bearer {TOKEN}" for _, _, headers in hub.requests)
 

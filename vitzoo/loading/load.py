@@ -84,13 +84,14 @@ def load(
 
     resampling = (plan.resampling,) if adapted.resampled and plan.resampling else ()
     prefix = (f"prefix = {checkpoint.prefix}",) if checkpoint.prefix else ()
-    changed = {*adapted.resampled, *adapted.rebuilt, *converted}
+    row, changed = checkpoint.row, {*adapted.resampled, *adapted.rebuilt, *converted}
     return LoadReport(
         checkpoint.source,
         found.sha256,
         stamped=found.stamped,
+        first_use=bool(row and row.repo and not row.sha256),
         format=checkpoint.format or "",
-        license=checkpoint.row.license_note if checkpoint.row else "",
+        license=row.license_note if row else "",
         trunk=checkpoint.trunk[0],
         trunk_sha256=checkpoint.trunk[1],
         kept=tuple(name for name in adapted.tensors if name not in changed),

@@ -46,7 +46,8 @@ from vitzoo.store.store import Store
 from vitzoo.text import UNWRITABLE, megabytes
 
 TERMS = "accept the terms on that page, then log in with `hf auth login` or set HF_TOKEN"
-_GUARD = threading.Lock()  # of the two sets below
+_GUARD = threading.Lock()  # of the three sets below
+_TRUSTED: set[tuple[Path | None, str, str]] = set()  # lock file, address and sha256 that were said
 _SHOWN: set[str] = set()  # places whose terms this process has shown
 _ARRIVING: set[Partial] = set()  # files that this process is fetching
 
@@ -217,7 +218,10 @@ def _check_first_use(file: HubFile) -> None:
 
 
 def _lock(file: HubFile) -> None:
-    """Write the pin of a file to the lock file; warn unless it says that there is no file."""
+    """Write the pin of a file to the lock file, and say that a weights file was trusted.
+
+    For an address this is a FirstUseWarning. For registered weights it is one line of the log.
+    """
     path, pin = settings.lock_path(), file.pin
     Lock(path).add(file.address, pin)
     if pin.absent:
@@ -226,14 +230,21 @@ def _lock(file: HubFile) -> None:
         "%s: pinned %s to commit %s, %d bytes and sha256 %s, as %s states",
         *(file.label, file.address, pin.commit, pin.size, pin.sha256, pin.endpoint),
     )
+    if file.small:
+        return
     where = f"pinned now in {printable(path)}" if path else "not pinned: there is no lock file"
     trust = "hashed from the Hub cache" if pin.endpoint == HUB_CACHE else "trust on first use"
-    with contextlib.suppress(*UNWRITABLE):
-        warnings.warn(
-            f"{file.label}: {trust}, {megabytes(pin.size)}, {where}",
-            FirstUseWarning,
-            stacklevel=_caller_level(),
-        )
+    text = f"{file.label}: {trust}, {megabytes(pin.size)}, {where}"
+    if on_hub(file.label) or settings.pins_warn():
+        with contextlib.suppress(*UNWRITABLE):
+            warnings.warn(text, FirstUseWarning, stacklevel=_caller_level())
+        return
+    with _GUARD:  # without a lock file, each call pins it again
+        known = (path, file.address, pin.sha256)
+        if known in _TRUSTED:
+            return
+        _TRUSTED.add(known)
+    log.warning("%s", text)
 
 
 def _caller_level() -> int:
