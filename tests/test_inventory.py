@@ -87,9 +87,23 @@ def test_fetch_gives_the_path(net, hub):
 
 def test_fetch_reports_progress(net):
     seen = []
-    vitzoo.fetch(NAME, note=lambda done, total: seen.append((done, total)))
-    assert seen[-1] == (len(net.data), len(net.data))
-    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    vitzoo.fetch(NAME, on_progress=lambda *report: seen.append(report))
+    assert seen[-1] == (len(net.data), len(net.data), NAME)
+    assert seen == sorted(seen)
+    for wrong, value in (("note", print), ("progress", print)):
+        with refuses(vitzoo.VitzooError, wrong, "as on_progress", "(done, total, text)"):
+            vitzoo.fetch(NAME, **{wrong: value})
+
+
+@pytest.mark.usefixtures("net")
+def test_verify_reports_the_files():
+    vitzoo.fetch(NAME)
+    seen = []
+    rows = vitzoo.verify(on_progress=lambda *report: seen.append(report))
+    assert [done for done, _, _ in seen] == list(range(len(rows)))
+    assert {total for _, total, _ in seen} == {len(rows)}
+    assert [name for _, _, name in seen] == [row.name for row in rows]
+    assert "faulty/net:main" in [row.name for row in rows if row.state == "ok"]
 
 
 @pytest.mark.usefixtures("net")

@@ -8,6 +8,7 @@ import json
 import pickle
 import pydoc
 import traceback
+from functools import partial
 
 import pytest
 
@@ -148,6 +149,20 @@ def test_a_first_argument_of_a_wrong_type_is_an_error_of_vitzoo(name, monkeypatc
             getattr(vitzoo, name)(wrong, *further, **more)
 
 
+TAKES_LONG = (  # each with the arguments that it needs
+    partial(vitzoo.bench, "x"),
+    partial(vitzoo.convert, "x", "timm", "y"),
+    partial(vitzoo.embed, "x", "y", "z"),
+    partial(vitzoo.export, "x", "onnx", "y"),
+    partial(vitzoo.fetch, "x"),
+    partial(vitzoo.plot, "filters", "x"),
+    partial(vitzoo.predict, "x", "y"),
+    partial(vitzoo.probe, "x", "y"),
+    partial(vitzoo.push, "x", "a/b"),
+    partial(vitzoo.verify, "x"),
+)
+
+
 @cases(
     ("call", "name", "expected"),
     [
@@ -169,7 +184,14 @@ def test_a_first_argument_of_a_wrong_type_is_an_error_of_vitzoo(name, monkeypatc
         (lambda: vitzoo.embed("x", "y", "z", shard=5), "shard", "a tuple or None"),
         (lambda: vitzoo.predict("x", 5), "images", "an iterable"),
         (lambda: vitzoo.probe("x", 5), "data", "text or a path"),
-        (lambda: vitzoo.probe("x", "y", progress=5), "progress", "a function or None"),
+        *(
+            case
+            for call in TAKES_LONG
+            for case in (
+                (partial(call, on_progress=5), "on_progress", "a function or None"),
+                (partial(call, progress=5), "progress", "a boolean"),
+            )
+        ),
         (lambda: vitzoo.save("x", 5), "path", "text or a path"),
         (lambda: vitzoo.Predictor("x", outputs=5), "outputs", "text or an iterable"),
     ],

@@ -137,6 +137,18 @@ CELLS = {
 }
 
 
+BAR = """
+import threading, time
+from vitzoo.progress import reporting
+with reporting("images", None, True, after=0.1) as report:
+    time.sleep(0.3)  # a thread shows the bar
+    for done in (1, 2):
+        thread = threading.Thread(target=report, args=(done, 2, "images"))
+        thread.start()
+        thread.join()
+"""
+
+
 @pytest.mark.workflows
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:(jupyter|nbclient|zmq|tornado|traitlets)")
 def test_a_notebook_shows_tables_and_figures(tmp_path, monkeypatch):
@@ -151,10 +163,13 @@ def test_a_notebook_shows_tables_and_figures(tmp_path, monkeypatch):
         for i in range(5):
             scan = Image.fromarray((pixels - i).clip(0).astype(np.uint8))
             scan.save(tmp_path / "scans" / str(number) / f"{i}.png")
-    notebook = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, CELLS)))
+    cells = list(map(nbformat.v4.new_code_cell, (*CELLS, BAR)))
+    notebook = nbformat.v4.new_notebook(cells=cells)
     where = {"metadata": {"path": str(tmp_path)}}
     NotebookClient(notebook, timeout=120, kernel_name="python3", resources=where).execute()
-    for cell, expected in zip(notebook.cells, CELLS.values(), strict=True):
+    (bar,) = notebook.cells[-1].outputs
+    assert (bar.output_type, bar.data["text/plain"][:10]) == ("display_data", "images 2/2")
+    for cell, expected in zip(notebook.cells[:-1], CELLS.values(), strict=True):
         (shown,) = [one["data"] for one in cell.outputs if one.output_type == "execute_result"]
         if "plot" in cell.source or "figure" in cell.source:
             assert shown["text/plain"].startswith(expected)

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
@@ -31,9 +31,9 @@ from vitzoo.foreign.hub import (
     take_cached,
     take_cached_at,
 )
-from vitzoo.keywords import check_types, short_errors
+from vitzoo.keywords import check_keywords, check_progress, check_types, hint_of_progress
 from vitzoo.opening import File, Folder, Named, OnHub, locate
-from vitzoo.progress import Note, Show, bar
+from vitzoo.progress import Note, OnProgress, Show, bar, reporting
 from vitzoo.registry.choice import choose
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.addresses import address_of, parts_of_address, parts_of_name
@@ -75,29 +75,39 @@ class Verification:
     _columns = ("name", "state", "size", "path", "detail")
 
 
-@short_errors
+Check = tuple[str, Callable[[], Verification]]
+"""The name of a file, and the function that verifies it."""
+
+
+@check_keywords(hint_of_progress)
 def fetch(
     name: str,
     weights: str | None = None,
-    note: Note | None = None,
     *,
     from_hub_cache: bool = False,
+    on_progress: OnProgress | None = None,
+    progress: bool = True,
 ) -> Path:
     """Download a file into the store, unless it is there, verify it and return its path.
 
     Args:
         name: a variant, `variant:weights` or an address, see docs/create.md#which-network.
         weights: name of the variant's weights; None for the default weights.
-        note: called with (bytes so far, bytes in all) during a download.
         from_hub_cache: copy the file from the cache of huggingface_hub instead, and pin it in the
             lock file; no socket is opened, see docs/trust.md#from-the-cache-of-huggingface_hub.
+        on_progress: is called during a download with the bytes so far, their number, and `name`. An
+            error that it raises ends the download and is raised as it is.
+        progress: whether to show a bar on a terminal or in a notebook.
 
     Raises:
         WeightsError: one of its kinds.
     """
     check_types("fetch", name=(name, "text"), weights=(weights, "text or None"))
     check_types("fetch", from_hub_cache=(from_hub_cache, "a boolean"))
-    return _fetch(name, _checked(name, weights, from_hub_cache), note, from_hub_cache)
+    check_progress("fetch", on_progress, progress)
+    file = _checked(name, weights, from_hub_cache)
+    with reporting(name, on_progress, progress, after=0, in_bytes=True) as report:
+        return _fetch(name, file, lambda done, total: report(done, total, name), from_hub_cache)
 
 
 def fetch_each(
@@ -195,29 +205,54 @@ def _at_hub(address: str) -> list[HubFile]:
     return [*shards, file]
 
 
-@short_errors
-def verify(name_or_path: str | os.PathLike[str] | None = None) -> list[Verification]:
+@check_keywords(hint_of_progress)
+def verify(
+    name_or_path: str | os.PathLike[str] | None = None,
+    *,
+    on_progress: OnProgress | None = None,
+    progress: bool = True,
+) -> list[Verification]:
     """Hash files and compare them with their pins; opens no socket and ignores stamps.
 
     Args:
         name_or_path: see docs/create.md#which-network. A variant means all of its weights, the path
             of an index or folder all shards, that of a folder of `link` or `push` all its files.
             None: all files in the store and all bundled files.
+        on_progress: is called with the number of files so far, of all, and the name of the next
+            one. An error that it raises ends the call and is raised as it is.
+        progress: whether to show a bar on a terminal or in a notebook.
 
     Raises:
         CheckpointError: an index or a folder that names no files, or a damaged `vitzoo.json`.
     """
     check_types("verify", name_or_path=(name_or_path, "text or a path or None"))
-    zoo, pins = registry(), _pins()
-    if name_or_path is None:
-        every = [(file, _verify(file, pins)) for file in _registered(zoo)]
-        here = [row for file, row in every if row.state != "missing" or file.entry.bundled]
-        return ResultList(here + _strangers({row.sha256 for row in here}, zoo, pins))
-    found = locate(name_or_path, zoo=zoo)
-    if isinstance(found, File | Folder):
-        return ResultList(_verify_path(found.path, zoo, pins))
-    files = _files_of(_located(name_or_path), zoo, pins)
-    return ResultList(_verify(file, pins) for file in files)
+    check_progress("verify", on_progress, progress)
+    zoo, pins, rows = registry(), _pins(), list[Verification]()
+    found = None if name_or_path is None else locate(name_or_path, zoo=zoo)
+    if found is None:
+        checks = _checks_here(zoo, pins)
+    elif isinstance(found, File | Folder):
+        checks = _checks_at(found.path, zoo, pins)
+    else:
+        files = _files_of(_located(name_or_path), zoo, pins)
+        checks = [_check(*_pinned(file, pins)) for file in files]
+    with reporting("files", on_progress, progress) as report:
+        for name, check in checks:
+            report(len(rows), len(checks), name)
+            rows.append(check())
+    return ResultList(rows)
+
+
+def _checks_here(zoo: Registry, pins: Pins) -> list[Check]:
+    """Return the checks of the bundled files and of all files in the store."""
+    every = [_pinned(file, pins) for file in _registered(zoo)]
+    known = {file.pin.sha256 or file.entry.sha256 for file, _ in every}
+    here = [
+        _check(file, conflict)
+        for file, conflict in every
+        if conflict or file.entry.bundled or stored(file)
+    ]
+    return here + _checks_of_others(known, zoo, pins)
 
 
 def local() -> tuple[dict[str, list[str]], dict[str, list[str]]]:
@@ -354,8 +389,12 @@ def _pinned(file: HubFile, pins: Pins) -> tuple[HubFile, str]:
         return file, str(error)
 
 
-def _verify(file: HubFile, pins: Pins) -> Verification:
-    file, conflict = _pinned(file, pins)
+def _check(file: HubFile, conflict: str) -> Check:
+    """Return the check of what `_pinned` returned."""
+    return file.label, partial(_verify, file, conflict)
+
+
+def _verify(file: HubFile, conflict: str) -> Verification:
     if conflict:
         return Verification(file.label, "conflict", sha256=file.entry.sha256, detail=conflict)
     path, pin = stored(file), file.pin
@@ -383,21 +422,24 @@ def _compared(
     return replace(found, state="damaged", sha256=sha256, detail=detail)
 
 
-def _verify_path(path: Path, zoo: Registry, pins: Pins) -> list[Verification]:
-    """Verify a weights file, the shards of an index, or the files of a folder."""
+def _checks_at(path: Path, zoo: Registry, pins: Pins) -> list[Check]:
+    """Return the checks of a weights file, the shards of an index, or the files of a folder."""
     labels = _labels(zoo, pins)
     files = read_manifest(path) if os.path.isdir(path) else None  # noqa: PTH112
     if files is None:
-        return [_identified(file, labels) for file in _files(path)]
-    rows = []
-    for name, (size, sha256) in sorted(files.items()):
+        return [(file.name, partial(_identified, file, labels)) for file in _files(path)]
+
+    def compared(name: str, size: int, sha256: str) -> Verification:
         row = _compared(str(path / name), path / name, sha256, size)
         known = row.state == "ok" and labels.get(sha256)
-        rows.append(replace(row, detail=", ".join(known)) if known else row)
+        return replace(row, detail=", ".join(known)) if known else row
+
     others = {entry.name: entry.lstat().st_size for entry in path.iterdir()}
     detail = f"{MANIFEST} does not name it, and another library may read it; remove it"
-    return rows + [
-        Verification(str(path / name), "damaged", path / name, size, detail=detail)
+    damaged = partial(Verification, state="damaged", detail=detail)
+    checks: list[Check] = [(n, partial(compared, n, *files[n])) for n in sorted(files)]
+    return checks + [
+        (name, partial(damaged, str(path / name), path=path / name, size=size))
         for name, size in sorted(others.items())
         if not (name in files or name == MANIFEST or name.startswith("."))
     ]
@@ -448,16 +490,20 @@ def _labels(zoo: Registry, pins: Pins) -> dict[str, list[str]]:
     return addresses | labels
 
 
-def _strangers(known: set[str], zoo: Registry, pins: Pins) -> list[Verification]:
-    """Verify stored files that are not registered, such as hf:// files."""
+def _checks_of_others(known: set[str], zoo: Registry, pins: Pins) -> list[Check]:
+    """Return the checks of stored files that are not registered, such as hf:// files."""
     home = settings.home()
     if home is None:
         return []
     store, labels = Store(home), _labels(zoo, pins)
+    shown = {
+        sha256: " ".join(labels.get(sha256, [f"sha256:{sha256[:12]}"]))
+        for sha256 in store.names()
+        if sha256 not in known
+    }
     return [
-        _compared(" ".join(labels.get(name, [f"sha256:{name[:12]}"])), store.path(name), name)
-        for name in store.names()
-        if name not in known
+        (name, partial(_compared, name, store.path(sha256), sha256))
+        for sha256, name in shown.items()
     ]
 
 

@@ -20,6 +20,7 @@ INTERNAL = {  # packages whose frames say nothing to who calls vitzoo
     *("vitzoo", "torch", "numpy", "safetensors", "huggingface_hub", "httpx", "httpcore", "anyio"),
     *("requests", "urllib3", "h11", "PIL", "pluggy", "tomlkit"),
 }
+ON_PROGRESS = "pass the function as on_progress, which gets (done, total, text)"
 KINDS: dict[str, Any] = {  # words of a message, and the type
     "text": str,
     "a path": os.PathLike,
@@ -65,6 +66,26 @@ def check_choice(name: str, value: object, known: Iterable[str]) -> None:
         raise UnknownOption(
             f"{name} must be one of {', '.join(names)}, got {short_repr(value)}{hint}"
         )
+
+
+def check_progress(called: str, on_progress: object, progress: object) -> None:
+    """Raise `InvalidOption` unless the arguments of a function that takes long are of their types.
+
+    Args:
+        called: name of the function, for the message.
+        on_progress, progress: its arguments.
+    """
+    check_types(called, on_progress=(on_progress, "a function or None"))
+    try:
+        check_types(called, progress=(progress, "a boolean"))
+    except InvalidOption as error:
+        fix = f"; {ON_PROGRESS}" if callable(progress) else ""
+        raise InvalidOption(f"{error}{fix}") from None
+
+
+def hint_of_progress(name: str, _value: object) -> str:
+    """Return the fix for an argument that other functions call `on_progress`."""
+    return ON_PROGRESS if name in ("note", "callback", "progress_callback") else ""
 
 
 def check_keywords(

@@ -16,7 +16,7 @@ from internals import main
 from vitzoo.cli.environment import Stream
 from vitzoo.errors import StoreError
 from vitzoo.log import log
-from vitzoo.progress import progress
+from vitzoo.progress import one_download
 from vitzoo.testing.hub import COMMIT
 
 ADDRESS = f"hf://acme/net@{COMMIT}/model.safetensors"
@@ -117,14 +117,14 @@ def test_create_works_without_streams(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_progress_gives_up_quietly(kind):
-    with streams(kind), progress("net:main") as note:
+    with streams(kind), one_download("net:main") as note:
         for done in range(11):
             note(done, 10)
 
 
 def test_progress_never_goes_to_stdout(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stderr", None)
-    with progress("net:main") as note:
+    with one_download("net:main") as note:
         note(10, 10)
     assert capsys.readouterr().out == ""
 

@@ -330,11 +330,11 @@ class Stop(Exception):
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, Stop, SystemExit, MemoryError, OSError])
 def test_exception_in_the_progress_callback_keeps_the_partial_file(net, hub, kind):
-    def note(done, _total):
+    def note(done, _total, _text):
         raise kind(f"at {done}")
 
     with pytest.raises(kind, match="at ") as caught:
-        vitzoo.fetch(net.name, note=note)
+        vitzoo.fetch(net.name, on_progress=note)
     done = int(str(caught.value).removeprefix("at "))
     assert net.kept == net.data[:done] != b""
     assert net.strays() == []
@@ -373,14 +373,14 @@ def test_cancelled_thread_leaves_a_usable_store(net, hub):
     """An exception raised from outside into the fetching thread, as frameworks cancel work."""
     ended = []
 
-    def note(_done, _total):
+    def note(*_):
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
             ctypes.c_ulong(threading.get_ident()), ctypes.py_object(Stop)
         )
 
     def work():
         try:
-            vitzoo.fetch(net.name, note=note)
+            vitzoo.fetch(net.name, on_progress=note)
         except Stop:
             ended.append(len(net.kept))
 

@@ -117,10 +117,10 @@ def s13_save_and_restore(model: vitzoo.VisionTransformer, folder: Path) -> bool:
 
 
 def s14_fetch_with_progress() -> Path:
-    def note(done: int, total: int) -> None:
-        print(f"{done / total:.0%}")
+    def note(done: int, total: int, text: str) -> None:
+        print(f"{text}: {done / total:.0%}")
 
-    vitzoo.fetch("vit_l16", "augreg_in21k", note=note)
+    vitzoo.fetch("vit_l16", "augreg_in21k", on_progress=note)
     return vitzoo.fetch("vit_b16")
 
 
@@ -324,7 +324,7 @@ def s30_wrong_calls(model: vitzoo.VisionTransformer) -> None:
     vitzoo.transform()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     vitzoo.labels(3)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     vitzoo.save("model.safetensors", model)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
-    vitzoo.fetch("vit_b16", note="done")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    vitzoo.fetch("vit_b16", on_progress="done")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     vitzoo.verify().items()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
     vitzoo.predict(model, "cat.png", tops=1)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
     vitzoo.convert("in.safetensors", "timm")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

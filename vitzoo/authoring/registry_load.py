@@ -27,7 +27,7 @@ from vitzoo.files.shard_index import weights_in
 from vitzoo.foreign.hub import sidecars_at
 from vitzoo.foreign.opened import open_unregistered
 from vitzoo.loading.adapt import CLASSIFIERS
-from vitzoo.progress import progress
+from vitzoo.progress import one_download
 from vitzoo.registry.registry import Registry
 from vitzoo.schema.rows import Weights, built_of_parts
 from vitzoo.store.hub_file import SLACK_PERCENT, HubFile
@@ -143,7 +143,7 @@ def _downloaded(label: str, url: str, stated: EntryOptions) -> Iterator[Path]:
         MAIN, url=url, sha256=stated.sha256, predicted_size=most, license=stated.license
     )
     try:
-        with progress(shown) as note:
+        with one_download(shown) as note:
             fd, _ = obtain(HubFile(entry, label), note)
     except Offline as error:
         raise Offline(

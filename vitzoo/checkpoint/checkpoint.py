@@ -29,7 +29,7 @@ from vitzoo.files.platform import files as system
 from vitzoo.files.safetensors import ZIP_MAGIC, Header, is_json
 from vitzoo.files.shard_index import index_of, weights_in
 from vitzoo.parts.shapes import Shapes
-from vitzoo.progress import progress
+from vitzoo.progress import one_download
 from vitzoo.schema.rows import Weights
 from vitzoo.schema.spec import Spec
 
@@ -191,7 +191,7 @@ def open_hub_shards(index: HubFile, shards: Sequence[HubFile]) -> Checkpoint:
 def _obtained(file: HubFile) -> tuple[OpenFile, str]:
     from vitzoo.store import obtain
 
-    with progress(file.label) as note:
+    with one_download(file.label) as note:
         fd, sha256 = obtain.obtain(file, note)
     return OpenFile(fd), sha256
 

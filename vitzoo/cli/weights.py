@@ -17,7 +17,7 @@ from vitzoo.cli.environment import set_for_command, verbose_option, without_plug
 from vitzoo.cli.options import PATH, flag, json_option, weights_option
 from vitzoo.cli.output import print_rows, say, say_error
 from vitzoo.errors import IntegrityError, VitzooError
-from vitzoo.progress import each_progress
+from vitzoo.progress import each_download
 from vitzoo.store.lockfile import Lock
 
 URGENCY = ("damaged", "conflict", "missing", "unpinned", "ok")  # states of `verify`, worst first
@@ -68,7 +68,7 @@ def fetch_command(
     """
     from vitzoo.inventory import fetch_each
 
-    with each_progress(silent=quiet or as_json) as show:
+    with each_download(silent=quiet or as_json) as show:
         found = fetch_each(names, weights, show, from_hub_cache=from_hub_cache)
     rows = [
         {"name": name, "size": path.stat().st_size, "path": str(path)}
@@ -228,7 +228,7 @@ def lock_command(
     if from_hub_cache:
         if cached:
             without_plugins(cached)
-        with each_progress(silent=as_json) as show:
+        with each_download(silent=as_json) as show:
             found = pin_from_hub_cache(cached, weights, show)
         files = [file for pinned in found if not isinstance(pinned, VitzooError) for file in pinned]
         pins = {file.address: file.pin for file in files}

@@ -21,6 +21,7 @@ class Fakes:
         outputs: of each way, instead of those of `eager`.
         failing: of each way: an error that ends its start, or ("turn", number).
         waited: in each turn.
+        seconds: of a batch.
         calls: (way, batch) of each turn, in their order.
         written, ended: names of ways.
         jobs: that were sent.
@@ -29,7 +30,7 @@ class Fakes:
     def __init__(self):
         self.speeds = {"eager": 100.0}
         self.outputs, self.failing = {}, {}
-        self.waited = 0.0
+        self.waited, self.seconds = 0.0, 0.01
         self.calls, self.written, self.ended, self.jobs = [], [], [], []
 
 
@@ -67,7 +68,7 @@ class FakeProcess:
             self.answers.append(None)
         else:
             values = self.fakes.outputs.get(self.way, EXPECTED)
-            self.answers += [Outputs(values, 2**20)] * len(job.batches)
+            self.answers += [Outputs(values, 2**20, self.fakes.seconds)] * len(job.batches)
 
     def receive(self):
         answer = self.answers.pop(0)

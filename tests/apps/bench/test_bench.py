@@ -50,7 +50,25 @@ def test_the_command_prints_what_the_function_returns(run, fakes):
     assert [r["memory"] for r in data["rows"] if r["way"] == "bf16"] == [2**20] * 2
     assert data["advice"][0].startswith("batch of 1: bf16, 2.50x")
     assert "  model = vitzoo.create('vit_digits', pretrained=True)" in data["advice"]
+    first, *_ = err.splitlines()
+    assert first == "eager, bf16, openvino, onnxruntime: batches of 1 and 4, 6 rounds, about 70 s"
     says(err, "bf16: ready", "onnxruntime: failed", "6 rounds of 3 ways")
+    assert not {*chosen.split(",")} & {*err.splitlines()}  # the bar names the running one
+
+
+def test_quick_leaves_out_what_takes_long_to_get_ready(run, fakes):
+    code, out, err = run("bench", "--quick", "--json")
+    data = json.loads(out)
+    assert (code, data["rounds"]) == (0, 6)
+    assert list(dict.fromkeys(row["way"] for row in data["rows"])) == [
+        "eager",
+        "bf16",
+        "onnxruntime",
+    ]
+    says(err, "about 25 s", "6 rounds of 3 ways, about 5 s")
+    done = vitzoo.bench(quick=True, ways=["compile"], rounds=7, progress=False)
+    assert ({row.way for row in done.rows}, done.rounds) == ({"eager", "compile"}, 7)
+    assert fakes.calls.count(("compile", 1)) == 7
 
 
 def test_lines_in_a_pipe_have_every_number(run, fakes):

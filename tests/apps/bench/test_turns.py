@@ -17,8 +17,8 @@ JOB = Job("", Place(Path("/none"), "cpu"), False, (1, 8), torch.zeros(16, 1, 4, 
 ALL = ["eager", "bf16", "onnxruntime"]
 
 
-def results(names, rounds=9, job=JOB, seconds=1.0, note=None):
-    rows, waited = measure(names, job, rounds, seconds, note)
+def results(names, rounds=9, job=JOB, seconds=1.0, report=lambda *_: None):
+    rows, waited = measure(names, job, rounds, seconds, report)
     return {(row.way, row.batch): row for row in rows}, waited
 
 
@@ -30,11 +30,28 @@ def test_all_ways_take_turns_in_every_round_in_both_orders(fakes):
     assert sorted(fakes.ended) == sorted([*ALL, "onnxruntime"])  # one that wrote its files
 
 
-@pytest.mark.usefixtures("fakes")
-def test_the_progress_counts_the_turns():
+def test_the_progress_counts_the_turns_and_names_the_ways(fakes):
     seen = []
-    measure(ALL, JOB, 6, 1.0, None, progress=lambda *numbers: seen.append(numbers))
-    assert seen == [(i, 12) for i in range(1, 13)]
+    results(ALL, rounds=6, report=lambda *report: seen.append(report))
+    ready = [text for done, _, text in seen[:7] if done == 0]
+    assert [text.partition(":")[0] for text in ready[:6]] == [way for way in ALL for _ in "12"]
+    assert ready[6] == "6 rounds of 3 ways, about 5 s"
+    turns = [(i, 36, way) for i, (way, _) in enumerate(fakes.calls)]
+    assert seen[7:] == [*turns, (36, 36, "")]
+
+
+def test_a_network_that_is_slow_takes_longer_than_the_seconds(fakes):
+    said = []
+    fakes.seconds = 2.0
+    results(["eager", "bf16"], rounds=6, report=lambda *report: said.append(report[2]))
+    assert "6 rounds of 2 ways, about 50 s" in said
+
+
+def test_the_turns_of_a_way_that_fails_are_not_counted(fakes):
+    seen = []
+    fakes.failing["bf16"] = ("turn", 2)
+    results(["eager", "bf16"], rounds=6, report=lambda *report: seen.append(report[:2]))
+    assert (seen[0], seen[-1]) == ((0, 24), (16, 16))
 
 
 def test_ratios_are_taken_within_a_round(fakes):
@@ -98,7 +115,7 @@ def test_nothing_is_recommended_on_a_busy_machine(fakes):
 def test_a_way_that_fails_is_a_row_with_its_cause(fakes, failure, parts):
     fakes.failing["bf16"] = failure
     said = []
-    rows, _ = results(ALL, note=said.append)
+    rows, _ = results(ALL, report=lambda *report: said.append(report[2]))
     assert len(rows) == 5
     row = rows["bf16", None]
     says(row.error, *parts)
@@ -162,10 +179,10 @@ def test_compilers_keep_their_files_in_the_temporary_folder(monkeypatch):
 
 
 def test_an_interrupted_run_ends_its_processes(fakes):
-    def interrupt(text):
+    def interrupt(_done, _total, text):
         if "rounds" in text:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        results(["eager", "bf16"], note=interrupt)
+        results(["eager", "bf16"], report=interrupt)
     assert sorted(fakes.ended) == ["bf16", "eager"]

@@ -25,7 +25,7 @@ import vitzoo
 from helpers import fill, message, refuses, says
 from tables import cases
 from vitzoo import Predictor, embed
-from vitzoo.apps.embed.embed import Work, shard_of
+from vitzoo.apps.embed.embed import Total, Work, shard_of
 from vitzoo.apps.embed.folder import locked, rows_of_part
 from vitzoo.apps.embed.part_file import Form
 from vitzoo.errors import ImageError, InvalidOption, StoreError, VitzooError
@@ -529,15 +529,16 @@ def test_decoding_runs_beside_the_model(data, predictor, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Predictor, "_start", counted)
     seen = []
-    embed(
+    done = embed(
         predictor, data / "photos", tmp_path, workers=1, batch_size=24,
-        on_progress=lambda done, total, work: seen.append((done, total, work)),
+        on_progress=lambda *report: seen.append(report),
     )  # fmt: skip
     assert threading.get_ident() not in threads
     assert len(computed) == 148
     assert [total for _, total, _ in seen] == [150] * len(seen)
     assert seen[-1][0] == 150
-    assert min(seen[-1][2].read, seen[-1][2].decode, seen[-1][2].model) > 0
+    assert seen[-1][2] == f"waits for {done.work.bottleneck}"
+    assert min(done.work.read, done.work.decode, done.work.model) > 0
 
 
 def test_the_bottleneck_is_named():
@@ -610,6 +611,28 @@ def test_an_error_of_on_progress_is_raised_as_it_is(data, predictor, tmp_path):
     with pytest.raises(BrokenPipeError, match="the terminal is closed") as caught:
         embed(predictor, data / "photos", tmp_path / "out", workers=1, on_progress=raise_one)
     assert caught.value.__cause__ is cause
+
+
+def test_an_interrupted_command_says_that_the_same_one_continues(data, tmp_path, run, monkeypatch):
+    def interrupt(total, work):
+        count(total, work)
+        if total.work.images > patched["most"]:
+            raise KeyboardInterrupt
+
+    patched: dict[str, int] = {}
+    count, out = Total.__call__, tmp_path / "out"
+    command = ["embed", data / "net.safetensors", data / "photos", "--out", out, "--workers", 1]
+    rows = rows_of_part(150, 128)
+    for most, finished in ((-1, "0 of 150 images (0 of "), (rows, f"{rows} of 150")):
+        patched["most"] = most
+        with monkeypatch.context() as patch:
+            patch.setattr(Total, "__call__", interrupt)
+            code, stdout, stderr = run(*command)
+        assert (code, stdout) == (130, "")
+        says(stderr, "interrupted", f"{out} has {finished}", "the same command continues")
+    code, _, stderr = run(*command)
+    assert code == 0
+    says(stderr, "inputs: 150", f"computed {150 - rows}")
 
 
 def test_few_inputs_with_an_error_are_named(data, predictor, tmp_path):

@@ -90,7 +90,7 @@ def test_what_runs_in_parallel_asks_for_the_limit(monkeypatch):
         assert embed._cores() == own
     pools = []
     monkeypatch.setattr(embeddings, "ThreadPoolExecutor", lambda n: pools.append(n) or Pool())
-    assert embeddings.embed_images(Pool(), [], {}) == []
+    assert embeddings.embed_images(Pool(), [], {}, print) == []
     assert pools == [6]
 
 

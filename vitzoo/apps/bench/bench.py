@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +14,29 @@ from torch import nn
 
 from vitzoo.apps.bench.results import LEAST_ROUNDS, Benchmark, advise
 from vitzoo.apps.bench.samples import samples
-from vitzoo.apps.bench.turns import Note, measure
-from vitzoo.apps.bench.ways import CPU, NETWORK, WAYS, Place, choose_ways
+from vitzoo.apps.bench.turns import about, measure
+from vitzoo.apps.bench.ways import CPU, NETWORK, WAYS, Place, choose_ways, ready_in
 from vitzoo.apps.bench.worker import Job
 from vitzoo.apps.predict.classes import MOST
 from vitzoo.apps.predict.fingerprint import versions
 from vitzoo.errors import InvalidOption, VitzooError, printable, short_repr
 from vitzoo.factory import open_network
-from vitzoo.keywords import short_errors
+from vitzoo.keywords import check_keywords, check_progress, hint_of_progress
 from vitzoo.network.device import choose_device, of_rank
 from vitzoo.opening import Named, is_model, locate
+from vitzoo.progress import OnProgress, reporting
 from vitzoo.schema.spec import Spec
 
 MODEL = "vit_digits"  # in the package
 BATCHES = (1, 8)
 ROUNDS = 9
-SECONDS = 30.0
+SECONDS, QUICK_SECONDS = 30.0, 6.0
 MOST_ROUNDS = 1000
 MOST_SECONDS = 86_400
 LONGEST = 300  # characters of the text of an error of torch
 
 
-@short_errors
+@check_keywords(hint_of_progress)
 def bench(
     model: str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module = MODEL,
     *,
@@ -44,11 +45,12 @@ def bench(
     ways: Collection[str] | None = None,
     batches: Collection[int] = BATCHES,
     images: Iterable[str | os.PathLike[str]] | None = None,
-    rounds: int = ROUNDS,
-    seconds: float = SECONDS,
+    rounds: int | None = None,
+    seconds: float | None = None,
+    quick: bool = False,
     device: torch.device | str | None = None,
-    on_progress: Note | None = None,
-    progress: Callable[[int, int], object] | None = None,
+    on_progress: OnProgress | None = None,
+    progress: bool = True,
 ) -> Benchmark:
     """Measure ways to compute the outputs of a network, and recommend what is clearly faster.
 
@@ -71,11 +73,17 @@ def bench(
         images: paths of images or folders on which outputs are compared. None: crops of the two
             photographs of scikit-learn, its digits for a network of grey images, or random numbers
             without scikit-learn.
-        rounds: turns of each way, at least 6.
-        seconds: time of all turns together; a turn runs at least one batch.
+        rounds: turns of each way, at least 6; None: 9, or 6 if `quick`.
+        seconds: time of all turns together; a turn runs at least one batch. None: 30, or 6 if
+            `quick`.
+        quick: leave out the ways that take long to get ready, unless `ways` names them: those that
+            compile, OpenVINO and int8. A small network then takes less than a minute.
         device: of the computation, as for `Predictor`.
-        on_progress: called with a line of text when a way is ready and when the rounds begin.
-        progress: called with the number of turns so far, and of all.
+        on_progress: is called with the number of turns so far, of all, and a text: first a sentence
+            on what is measured and about how long; then the name of a way when it gets ready and
+            when it takes a turn, and a sentence when it is ready. An error that it raises ends the
+            call and is raised as it is.
+        progress: whether to show a bar on a terminal or in a notebook.
 
     Raises:
         InvalidOption: a value is not possible, or the outputs are all zero.
@@ -87,17 +95,22 @@ def bench(
     >>> [(row.way, row.batch, row.ratio) for row in done.rows]
     [('eager', 2, 1.0)]
     """
+    check_progress("bench", on_progress, progress)
+    rounds = (LEAST_ROUNDS if quick else ROUNDS) if rounds is None else rounds
+    seconds = (QUICK_SECONDS if quick else SECONDS) if seconds is None else seconds
     sizes = _checked(batches, rounds, seconds)
     network, place = _network(model, weights, device, untrained=untrained)
-    names, left_out = choose_ways(ways, torch.device(place).type)
-    inputs, what, random_images = samples(network, images)
-    with tempfile.TemporaryDirectory(prefix="vitzoo-bench-") as folder:
+    names, left_out = choose_ways(ways, torch.device(place).type, quick=quick)
+    shown = reporting("bench", on_progress, progress)
+    with shown as report, tempfile.TemporaryDirectory(prefix="vitzoo-bench-") as folder:
+        whole = ready_in(names, len(sizes), network.spec.depth) + seconds
+        report(0, rounds * len(names) * len(sizes), _plan(names, sizes, rounds, whole))
+        inputs, what, random_images = samples(network, images)
         where = Place(Path(folder), place)
         _write(network, where.folder / NETWORK)
         threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
         job = Job("", where, False, sizes, inputs, threads, precision)
-        how = names, job, rounds, float(seconds), on_progress
-        rows, waited = measure(*how, progress=progress, exact=untrained)
+        rows, waited = measure(names, job, rounds, float(seconds), report, exact=untrained)
     passed = is_model(model)
     named = isinstance(model, str | os.PathLike)
     arguments = "" if passed else _arguments(model, weights, place, untrained=untrained)
@@ -143,6 +156,11 @@ def _checked(batches: Any, rounds: Any, seconds: Any) -> tuple[int, ...]:
             f"seconds must be a number above 0 and up to {MOST_SECONDS}, got {short_repr(seconds)}"
         )
     return sizes
+
+
+def _plan(names: Collection[str], sizes: Collection[int], rounds: int, seconds: float) -> str:
+    batches = f"batch{'es' * (len(sizes) > 1)} of {' and '.join(map(str, sizes))}"
+    return f"{', '.join(names)}: {batches}, {rounds} rounds, {about(seconds)}"
 
 
 def _network(model: Any, weights: Any, device: Any, *, untrained: bool) -> tuple[Any, str]:

@@ -21,7 +21,6 @@ from vitzoo.cli.options import (
 )
 from vitzoo.cli.output import on_terminal, print_json, print_rows, say
 from vitzoo.opening import check
-from vitzoo.progress import bar
 
 if TYPE_CHECKING:
     from vitzoo.apps.bench.results import Measurement
@@ -63,8 +62,13 @@ def _sizes(value: str) -> list[int]:
     "--images", multiple=True, metavar="PATH", type=PATH,
     help="Image or folder on which outputs are compared; may be repeated.",
 )  # fmt: skip
-@click.option("--rounds", default=9, show_default=True, help="Turns of each way, at least 6.")
-@click.option("--seconds", default=30.0, show_default=True, help="Time of all turns together.")
+@click.option(
+    "--rounds", type=int, help="Turns of each way, at least 6. Default: 9, or 6 with --quick."
+)
+@click.option(
+    "--seconds", type=float, help="Time of all turns together. Default: 30, or 6 with --quick."
+)
+@flag("--quick", help="Leave out the ways that compile, OpenVINO and int8, unless --ways has them.")
 @device_option
 @json_option
 def bench_command(model: str, images: tuple[Path, ...], as_json: bool, **options: Any) -> None:
@@ -80,11 +84,14 @@ def bench_command(model: str, images: tuple[Path, ...], as_json: bool, **options
 
     A way is recommended if it is at least 1.1x as fast at the lower end of the interval, with a
     cosine of at least 0.999. A way that fails is a line with its cause. On the CPU, all installed
-    ways but timm's are measured. On a GPU, these are eager, compile, bf16 and timm's.
+    ways but timm's are measured. On a GPU, these are eager, compile, bf16 and timm's. The first
+    line on stderr says what is measured and about how long. A small network takes some minutes,
+    and with --quick less than one: then eager, bf16 and onnxruntime are measured on the CPU.
 
     \b
     Examples:
       vitzoo bench
+      vitzoo bench vit_b16 --quick
       vitzoo bench vit_b16 --images photos/
       vitzoo bench vit_s16 --untrained --batch 1,32 --ways compile,freeze
       vitzoo bench vit_digits --batch 8 --ways compile --rounds 6 --seconds 3
@@ -97,8 +104,11 @@ def bench_command(model: str, images: tuple[Path, ...], as_json: bool, **options
     from vitzoo.apps.bench.bench import bench
     from vitzoo.network.device import label
 
-    with bar("bench") as move:
-        done = bench(model, images=images or None, on_progress=say, progress=move, **options)
+    def tell(_: int, __: int, text: str) -> None:
+        if text and text not in WAYS:  # a sentence, which stays; the bar has the names
+            say(text)
+
+    done = bench(model, images=images or None, on_progress=tell, **options)
     for line in done.left_out:
         say(f"not measured: {line}")
     if as_json:

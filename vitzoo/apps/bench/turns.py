@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from statistics import median
 from typing import Any
 
@@ -14,10 +14,10 @@ from vitzoo.apps.bench.ways import EAGER, WAYS
 from vitzoo.apps.bench.worker import MODULE, Failed, Job, Outputs, Turn
 from vitzoo.apps.embed.processes import Process, ProcessEnded
 from vitzoo.errors import InvalidOption, VitzooError
+from vitzoo.progress import OnProgress
 
 FOLDERS = ("TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # variables of compilers
 SAFE = {"PYTHONSAFEPATH": "1"}  # compilers of torch start `python -c`
-Note = Callable[[str], object]
 
 
 def measure(
@@ -25,9 +25,8 @@ def measure(
     job: Job,
     rounds: int,
     seconds: float,
-    note: Note | None,
+    report: OnProgress,
     *,
-    progress: Callable[[int, int], object] | None = None,
     exact: bool = False,
 ) -> tuple[tuple[Measurement, ...], float | None]:
     """Return the results of all ways, and the part of a turn in which they waited for a core.
@@ -36,33 +35,41 @@ def measure(
         names: of ways, `eager` first.
         job: what all processes have in common.
         rounds, seconds: as in `bench`.
-        note: is called with a line when a way is ready, and when the rounds begin.
-        progress: is called with the number of turns so far, and of all.
+        report: is called with the number of turns so far, of all, and a text: the name of a way
+            when it gets ready and when it takes a turn, and a sentence when it is ready.
         exact: recommend no way that computes in fewer bits.
 
     Raises:
         InvalidOption: all outputs of `eager` are zero.
         VitzooError: `eager` failed.
     """
-    tell, move = note or (lambda _: None), progress or (lambda *_: None)
+    done, total = 0, rounds * len(names) * len(job.batches)
     ways = [_Way(name) for name in names]
     eager, written = ways[0], dict[Any, str]()
     try:
         for way in ways:
+            report(0, total, way.name)
             way.prepare(job, written)
             way.compare(eager)
             _check(eager)
-            tell(f"{way.name}: {'failed' if way.error else f'ready in {way.seconds:.1f} s'}")
+            ready = f"ready in {way.seconds:.1f} s"
+            report(0, total, f"{way.name}: {'failed' if way.error else ready}")
         running = [way for way in ways if not way.error]
-        tell(f"{rounds} rounds of {len(running)} way{'s' * (len(running) > 1)}")
         turn = seconds / (rounds * len(running) * len(job.batches))
+        least = (outputs.seconds for way in running for outputs in way.outputs.values())
+        needed = about(rounds * sum(max(turn, batch) for batch in least))
+        several = "s" * (len(running) > 1)
+        report(0, total, f"{rounds} rounds of {len(running)} way{several}, {needed}")
         for number in range(rounds):
-            for place, batch in enumerate(job.batches, 1 + number * len(job.batches)):
+            for batch in job.batches:
                 for way in running[:: -1 if number % 2 else 1]:
+                    report(done, total, way.name)
                     way.take(batch, turn)
+                    done += 1
                 _check(eager)
-                move(place, rounds * len(job.batches))
             running = [way for way in running if not way.error]
+            total = done + (rounds - number - 1) * len(running) * len(job.batches)
+        report(done, total, "")
     finally:
         for way in ways:
             way.end()
@@ -73,6 +80,17 @@ def measure(
     excluded = {way.name for way in ways if busy or (exact and WAYS[way.name].rounded)}
     rows = (row for way in ways for row in way.results(eager, len(job.samples), excluded))
     return tuple(rows), waited
+
+
+def about(seconds: float) -> str:
+    """Write a duration that is not exact.
+
+    >>> about(38.4), about(100), about(7300)
+    ('about 40 s', 'about 2 minutes', 'about 122 minutes')
+    """
+    if seconds < 90:
+        return f"about {max(5, 5 * round(seconds / 5))} s"
+    return f"about {round(seconds / 60)} minutes"
 
 
 class _Way:

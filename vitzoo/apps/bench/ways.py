@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +23,9 @@ from vitzoo.registry.registry import registry
 EAGER = "eager"
 CPU, GPU = "cpu", "gpu"
 NETWORK = "network.pt"
+QUICK = 10  # seconds
+COMPILED = 20  # seconds
+BLOCKS = 12  # of a usual network
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ class Way:
         default: kinds of device on which it runs unless ways are chosen.
         rounded: whether it computes in fewer bits, so that the agreement depends on the weights.
         compared: whether it is another library's network, which is never recommended.
+        once, each: seconds until it is ready on a usual machine, for a network of 12 blocks: once,
+            and for each size of the batch.
     """
 
     open: Callable[[Place], Run]
@@ -69,6 +74,13 @@ class Way:
     default: Collection[str] = (CPU,)
     rounded: bool = False
     compared: bool = False
+    once: float = 4
+    each: float = 0
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether it is ready after some ten seconds."""
+        return not self.each and self.once <= QUICK
 
     def lines(self, name: str, arguments: str) -> list[str]:
         """Return the lines of Python, or the command, with which a user gets this way.
@@ -153,36 +165,40 @@ BOTH = (CPU, GPU)
 WAYS: Mapping[str, Way] = {
     EAGER: Way(Place.network, default=BOTH),
     "compile": Way(
-        lambda place: _compiled(place.network()), steps=(COMPILE, RUN), default=BOTH
+        lambda place: _compiled(place.network()), steps=(COMPILE, RUN), default=BOTH, each=COMPILED
     ),
     "freeze": Way(
         _frozen,
         steps=(
             "import torch._inductor.config", "torch._inductor.config.freezing = True", COMPILE, RUN,
         ),
+        each=COMPILED,
     ),
     "bf16": Way(
         lambda place: _bfloat16(place.network()),
         steps=("model = model.to(torch.bfloat16)", RUN.replace("images", "images.bfloat16()")),
         default=BOTH, rounded=True,
     ),
-    "onnxruntime": Way(_exported("onnx"), _export("onnx"), to="onnx", extra="export"),
-    "openvino": Way(_exported("openvino"), _export("openvino"), to="openvino", extra="openvino"),
+    "onnxruntime": Way(_exported("onnx"), _export("onnx"), to="onnx", extra="export", once=10),
+    "openvino": Way(
+        _exported("openvino"), _export("openvino"), to="openvino", extra="openvino", once=20,
+    ),
     "torchao": Way(
         _torchao,
         steps=(
             "from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_",
             "quantize_(model, Int8DynamicActivationInt8WeightConfig())", COMPILE, RUN,
         ),
-        extra="torchao", rounded=True,
+        extra="torchao", rounded=True, each=COMPILED,
     ),
     "ort-int8": Way(
         _exported("onnx", "int8"), _export_int8, to="onnx --int8", extra="export", rounded=True,
+        once=30,
     ),
     "timm": Way(_timm, _write_timm, package="timm", default=(GPU,), compared=True),
     "timm-compile": Way(
         lambda place: _compiled(_timm(place)), _write_timm,
-        package="timm", default=(GPU,), compared=True,
+        package="timm", default=(GPU,), compared=True, each=COMPILED,
     ),
     "timm-bf16": Way(
         lambda place: _bfloat16(_timm(place)), _write_timm,
@@ -191,12 +207,15 @@ WAYS: Mapping[str, Way] = {
 }  # fmt: skip
 
 
-def choose_ways(names: Collection[str] | None, device: str) -> tuple[list[str], list[str]]:
+def choose_ways(
+    names: Collection[str] | None, device: str, *, quick: bool = False
+) -> tuple[list[str], list[str]]:
     """Return the ways to measure, `eager` first, and why ways that run by default are left out.
 
     Args:
         names: of ways; None for those that run by default on the device and are installed.
         device: kind of device.
+        quick: whether None stands for those alone that are ready after some ten seconds.
 
     Raises:
         UnknownOption: there is no such way.
@@ -205,7 +224,8 @@ def choose_ways(names: Collection[str] | None, device: str) -> tuple[list[str], 
     """
     if names is None:
         kind = CPU if device == CPU else GPU
-        missing = {n: _missing(n) for n, way in WAYS.items() if kind in way.default}
+        default = [n for n, way in WAYS.items() if kind in way.default]
+        missing = {n: _missing(n) for n in default if WAYS[n].is_quick or not quick}
         left_out = [f"{name}: {error}" for name, error in missing.items() if error]
         return [name for name, error in missing.items() if error is None], left_out
     if isinstance(names, str):
@@ -219,6 +239,18 @@ def choose_ways(names: Collection[str] | None, device: str) -> tuple[list[str], 
         if error := _missing(name):
             raise error
     return [EAGER, *dict.fromkeys(name for name in names if name != EAGER)], []
+
+
+def ready_in(names: Iterable[str], sizes: int, blocks: int) -> float:
+    """Return about how many seconds pass until ways are ready, for a number of sizes of the batch.
+
+    Args:
+        names: of the ways.
+        sizes: number of sizes of the batch.
+        blocks: number of blocks of the network.
+    """
+    ways = [WAYS[name] for name in names]
+    return sum(way.once + way.each * sizes * blocks / BLOCKS for way in ways)
 
 
 def _missing(name: str) -> MissingDependency | None:

@@ -65,10 +65,12 @@ class Outputs:
     Args:
         values: (m, k) float32 outputs; the samples are repeated until each batch is full.
         memory: bytes as `Processor.measure` returns them.
+        seconds: of one batch.
     """
 
     values: Tensor
     memory: int | None
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ class Runner:
             lambda: torch.cat([self._run(part).float().cpu() for part in parts])
         )
         self._seconds[batch] = (self._clock() - begin) / len(parts)
-        return Outputs(values.flatten(1), memory)
+        return Outputs(values.flatten(1), memory, self._seconds[batch])
 
     @torch.inference_mode()
     def turn(self, batch: int, seconds: float) -> Turn:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,10 +34,10 @@ from vitzoo.files.shard_index import SHARD, index_of, read_index
 from vitzoo.foreign.opened import open_described, open_unregistered
 from vitzoo.foreign.overrides import Overrides, of_file
 from vitzoo.formats import Format
-from vitzoo.keywords import check_types, short_errors
+from vitzoo.keywords import check_progress, check_types, short_errors
 from vitzoo.opening import File, Folder, Named, OnHub, locate
 from vitzoo.plugin.guard import for_file, not_inverse, note_of
-from vitzoo.progress import progress
+from vitzoo.progress import OnProgress, by_steps, one_download, reporting
 from vitzoo.registry.choice import choose
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.reader import describe
@@ -47,6 +47,7 @@ from vitzoo.store import obtain
 from vitzoo.store.hub_file import HubFile
 from vitzoo.text import escaped, fold
 
+OPEN, READ, WRITE, COMPARE = STEPS = ("open", "read", "write", "read back and compare")
 VARIANTS = "the variant's"
 SHOWN = {"block.qkv_bias", "num_classes"}  # settings that the tensors show
 KEEPS = "vitzoo.save can write every network"
@@ -114,6 +115,8 @@ def convert(
     variant: str | None = None,
     prefix: str | None = None,
     force: bool = False,
+    on_progress: OnProgress | None = None,
+    progress: bool = True,
 ) -> Conversion:
     """Write the weights of a file in the checkpoint format of another library.
 
@@ -128,6 +131,9 @@ def convert(
         variant: registered name of the network of the source.
         prefix: of the keys of the network, in a file with several, as in `create`.
         force: replace an existing file.
+        on_progress: is called with the number of steps so far, of all, and the name of the next
+            one. An error that it raises ends the call, and nothing is written.
+        progress: whether to show a bar on a terminal or in a notebook.
 
     Raises:
         InvalidOption: the path cannot be written, or the number of heads contradicts the source.
@@ -137,14 +143,33 @@ def convert(
     check_types("convert", to=(to, "text"), variant=(variant, "text or None"))
     check_types("convert", prefix=(prefix, "text or None"))
     check_types("convert", target=(target, "text or a path"))
-    path = Path(target)
-    check_convert(to, path, force=force)  # `writing_to` checks the path again
+    check_progress("convert", on_progress, progress)
+    check_convert(to, Path(target), force=force)  # `writing_to` checks the path again
+    with reporting("convert", on_progress, progress) as report:
+        return _convert(
+            source, to, Path(target), by_steps(report, STEPS),
+            num_heads=num_heads, variant=variant, prefix=prefix, force=force,
+        )  # fmt: skip
+
+
+def _convert(
+    source: str | os.PathLike[str],
+    to: str,
+    path: Path,
+    step: Callable[[str], None],
+    *,
+    num_heads: int | None,
+    variant: str | None,
+    prefix: str | None,
+    force: bool,
+) -> Conversion:
     zoo = registry()
     layout: Format = for_file(zoo.part("checkpoint format", to), str(path))
     ending = layout.suffix
     if path.suffix != ending:
-        raise InvalidOption(f"files of the format {to} end in {ending}, got {str(target)!r}")
+        raise InvalidOption(f"files of the format {to} end in {ending}, got {str(path)!r}")
     # First with the shapes alone: a file that cannot be written is refused before it is read.
+    step(OPEN)
     opened = open_source(source, variant, zoo, prefix)
     checkpoint = opened.checkpoint
     before = checkpoint.format or ""
@@ -165,9 +190,11 @@ def convert(
     planned = _from_model(writing, skeleton, problem)
 
     # The same steps with the data. The new file is read again before it gets its name.
+    step(READ)
     raw = checkpoint.tensors(always=True).tensors  # the new file must not have other bytes
     tensors = reading.to_model(raw)
     arrays = _from_model(writing, tensors, problem)
+    step(WRITE)
     with writing_to(path, force=force) as file:
         if ending == NPZ:
             write_npz(file, arrays)
@@ -176,11 +203,13 @@ def convert(
             metadata = {METADATA: checkpoint.header.metadata[METADATA]} if own else {}
             write_safetensors(file, arrays, FOREIGN | metadata)
         file.flush()
+        step(COMPARE)
         try:
             _check_written(Path(file.name), to, writing, tensors, zoo)
         except CheckpointError as error:  # names the temporary file
             said = str(error).replace(printable(file.name), str(path))
             raise CheckpointError(f"{path} was not written: {said}") from error
+    step("")
     return Conversion(
         checkpoint.source,
         before,
@@ -237,7 +266,7 @@ def _open_pickle(source: str, *, small: bool = False) -> OpenFile:
     """Open a pickle, or an index of pickles, at a path or at an address on the Hub."""
     if on_hub(source):
         remote = HubFile.at(source, small=small)
-        with progress(remote.label) as note:
+        with one_download(remote.label) as note:
             return OpenFile(obtain.obtain(remote, note)[0])
     file = open_own(Path(source))
     if (start := system.pread(file.fd, 64, 0)).startswith(POINTER):

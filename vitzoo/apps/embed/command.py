@@ -24,7 +24,6 @@ from vitzoo.cli.options import (
 from vitzoo.cli.output import on_terminal, print_rows, say
 from vitzoo.errors import InvalidOption
 from vitzoo.opening import check
-from vitzoo.progress import bar
 from vitzoo.text import is_terminal
 
 NATIVE = "a number of patches, such as --native-size=256; without a number, put it after SRC"
@@ -135,8 +134,8 @@ def embed_command(
     .parquet files, lists (.txt) of one path per line, and patterns of these. vitzoo expands * and
     {000..009}, so quote them.
 
-    The same command computes only what is missing, also after it was killed. An image has the same
-    vector, bit for bit, whatever --batch-size, --workers and --shard are.
+    The same command computes only what is missing, also after Ctrl-C or a kill. An image has the
+    same vector, bit for bit, whatever --batch-size, --workers and --shard are.
 
     \b
     Examples:
@@ -161,18 +160,12 @@ def embed_command(
 
     from vitzoo.apps.embed.embed import embed
 
-    with bar("embed") as move:
-        done = embed(
-            model,
-            sources,
-            out,
-            dtype=getattr(torch, dtype) if dtype else None,
-            shard=chosen,
-            on_progress=lambda done, total, work: move(
-                done, total, f", waits for {work.bottleneck}" if work else ""
-            ),
-            **options,
-        )
+    torch_dtype = getattr(torch, dtype) if dtype else None
+    try:
+        done = embed(model, sources, out, dtype=torch_dtype, shard=chosen, **options)
+    except KeyboardInterrupt:
+        say(f"vitzoo: interrupted; {_finished(out)}")
+        raise
     for line in str(done).splitlines():
         say(line)
     data = asdict(done) | {"folder": str(done.folder), "shares": done.shares}
@@ -181,6 +174,22 @@ def embed_command(
     if as_json or not (on_terminal() and is_terminal(sys.stderr)):
         columns = ("folder", "inputs", "errors", "missing", "computed")
         print_rows([data], columns, as_json=as_json, data=data)
+
+
+def _finished(out: Path) -> str:
+    """Return what an interrupted run has left in a folder, and how to continue."""
+    from vitzoo.apps.embed.folder import MANIFEST, Manifest
+
+    manifest = Manifest.read(out / MANIFEST)
+    if manifest is None:
+        return f"nothing is written to {out} yet; the same command begins again"
+    parts = list(manifest.parts())
+    there = [part for part in parts if (out / part.name).exists()]
+    images = sum(part.stop - part.start for part in there)
+    return (
+        f"{out} has {images:,} of {manifest.count:,} images ({len(there):,} of {len(parts):,} "
+        "parts); the same command continues"
+    )
 
 
 def _shard(text: str | None) -> tuple[int, int] | None:

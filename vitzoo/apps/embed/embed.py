@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,10 +42,17 @@ from vitzoo.apps.predict.predictor import Predictor
 from vitzoo.display import brief
 from vitzoo.errors import InvalidOption, printable, short_repr
 from vitzoo.images.find import LeftOut, shown_left_out
-from vitzoo.keywords import check_choice, check_keywords, check_types
+from vitzoo.keywords import (
+    check_choice,
+    check_keywords,
+    check_progress,
+    check_types,
+    hint_of_progress,
+)
 from vitzoo.network.device import devices, label, number_of
 from vitzoo.opening import is_model
 from vitzoo.plugin.requirements import check_extra
+from vitzoo.progress import OnProgress, reporting
 from vitzoo.schema.spec import Spec
 
 MOST = 4096  # workers, or images that are read ahead
@@ -53,7 +60,6 @@ MOST_NAMED = 3  # inputs with an error
 MOST_SHARDS = 10**9  # of counts of processes
 FIX = "pass --shard INDEX/COUNT (shard=(index, count))"
 STAGES = ("read", "decode", "model")
-Progress = Callable[[int, int, Work], object]
 
 
 @dataclass(frozen=True)
@@ -116,7 +122,7 @@ class Embedded:
         return "\n".join(lines)
 
 
-@check_keywords()
+@check_keywords(hint_of_progress)
 @helper_ends()
 def embed(
     model: str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module | Predictor,
@@ -135,7 +141,8 @@ def embed(
     batch_size: int = 64,
     chunk: int | None = None,
     native_size: bool | int | None = None,
-    on_progress: Progress | None = None,
+    on_progress: OnProgress | None = None,
+    progress: bool = True,
 ) -> Embedded:
     """Write the outputs of a model for images to Parquet files, one row per image, in order.
 
@@ -167,8 +174,9 @@ def embed(
             folder, if it has vectors.
         native_size: resize each image to its own size, as for `Predictor`: a number is the largest
             number of patches, True stands for that of the network.
-        on_progress: is called with the images done, their number, and the work so far. An
-            error that it raises ends the run and is raised as it is; finished parts stay.
+        on_progress: is called with the images done, their number, and a text. An error that it
+            raises ends the run and is raised as it is; finished parts stay.
+        progress: whether to show a bar on a terminal or in a notebook.
 
     Raises:
         MissingDependency: pyarrow is not installed.
@@ -185,6 +193,7 @@ def embed(
     check_types("embed", sources=(sources, "text or a path or an iterable"))
     check_types("embed", out=(out, "text or a path"), column=(column, "text or None"))
     check_types("embed", shard=(shard, "a tuple or None"))
+    check_progress("embed", on_progress, progress)
     check_choice("vectors", vectors, VECTORS)
     for name, value in (("workers", workers), ("batch_size", batch_size), ("chunk", chunk)):
         check_count(name, 1 if value is None else value, MOST)
@@ -217,11 +226,12 @@ def embed(
     )
     workers = workers or (own_cores if on_cpu else 1)
     # One process for each shard. Parts that are whole are kept, so a killed run is continued.
-    with locked(folder, f"shard-{index}-of-{count}"):
+    shown = reporting("embed", on_progress, progress)
+    with locked(folder, f"shard-{index}-of-{count}"), shown as report:
         own = [part for part in manifest.parts() if part.number % count == index]
         remove_leftovers(folder, own)
         parts = missing_parts(folder, own, manifest.form)
-        total = Total(on_progress, parts)
+        total = Total(report, parts)
         broken = _compute(folder, parts, pieces, job, workers, total)
         manifest, missing = finish(folder)
     return Embedded(
@@ -286,15 +296,15 @@ def _check_apart(folder: Path, sources: Iterable[object]) -> None:
 class Total:
     """Adds up the work on parts and passes it on."""
 
-    def __init__(self, on_progress: Progress | None, parts: Iterable[Part]) -> None:
+    def __init__(self, report: OnProgress, parts: Iterable[Part]) -> None:
         self.work = Work()
         self.images = sum(part.stop - part.start for part in parts)
-        self.on_progress = on_progress
+        self._report = report
 
     def __call__(self, work: Work) -> None:
         self.work += work
-        if self.on_progress is not None:
-            self.on_progress(self.work.images, self.images, self.work)
+        waits = f"waits for {self.work.bottleneck}" if self.work else ""
+        self._report(self.work.images, self.images, waits)
 
 
 def shard_of(shard: tuple[int, int] | None, env: Mapping[str, str] = os.environ) -> tuple[int, int]:

@@ -31,7 +31,7 @@ def compute(job: Job, tasks: Sequence[Task], workers: int, note: Note) -> None:
     Raises:
         InvalidOption: other processes cannot have the model.
         VitzooError: a process failed or was killed; finished parts stay.
-        Exception: what `note` raises.
+        BaseException: what `note` raises.
     """
     left, telling = deque(tasks), threading.Lock()
     processes: list[Process] = []
@@ -39,10 +39,7 @@ def compute(job: Job, tasks: Sequence[Task], workers: int, note: Note) -> None:
 
     def tell(work: Work) -> None:
         with telling:
-            try:
-                note(work)
-            except Exception as error:
-                raise _NoteFailed from error
+            note(work)
 
     count = min(workers, len(tasks)) - 1
     data = _pickled(job) if count > 0 else b""
@@ -57,18 +54,11 @@ def compute(job: Job, tasks: Sequence[Task], workers: int, note: Note) -> None:
                     break
         for other in wait(others, return_when=FIRST_EXCEPTION).done:
             other.result()
-    except _NoteFailed as failed:
-        error = failed.__cause__ or failed
-        raise error from error.__cause__  # which it keeps
     finally:
         left.clear()
         for process in processes:
             process.end()
         pool.shutdown()
-
-
-class _NoteFailed(Exception):
-    """`note` raised its cause, an OSError perhaps, for which no folder is to blame."""
 
 
 def _taken(left: deque[Task]) -> Iterator[Task]:

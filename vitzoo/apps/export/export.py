@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,13 @@ from vitzoo.factory import open_network
 from vitzoo.files.folder_manifest import write_manifest, writing_own
 from vitzoo.images.find import find_images
 from vitzoo.images.transform import MODES
-from vitzoo.keywords import check_each, check_types, short_errors
+from vitzoo.keywords import check_each, check_progress, check_types, short_errors
 from vitzoo.known import transform
 from vitzoo.log import log
 from vitzoo.network.activation import activation_of
 from vitzoo.opening import is_model
 from vitzoo.plugin.requirements import check_extra
+from vitzoo.progress import OnProgress, by_steps, reporting
 from vitzoo.schema.preprocessing import Preprocessing, UnreadPreprocessing
 from vitzoo.schema.spec import Spec
 from vitzoo.schema.terms import SOFTMAX
@@ -39,6 +40,9 @@ BATCHES = (1, 3, 8)
 TRACED = 2  # images in the batch with which the network is traced
 TOLERANCE = 1e-4  # of an output element, relative to the larger of 1 and the largest element
 LONGEST = 500  # characters of the text of an error of another library
+OPEN, TRACE, WRITE = "open the network", "trace", "write the file"
+COMPARE, QUANTISE, COMPARE_INT8 = "compare the outputs", "quantise", "compare int8"
+STEPS, STEPS_INT8 = (OPEN, TRACE, WRITE, COMPARE), (QUANTISE, COMPARE_INT8)
 PREPROCESSING, LABELS = "preprocessing.json", "labels.json"
 
 
@@ -92,6 +96,8 @@ def export(
     output: str = LOGITS,
     int8: Iterable[str | os.PathLike[str]] | None = None,
     force: bool = False,
+    on_progress: OnProgress | None = None,
+    progress: bool = True,
 ) -> Export:
     """Write a network as a file that another library runs without vitzoo.
 
@@ -113,6 +119,9 @@ def export(
             and its output for each image is compared with that in float32. Only for `onnx`.
         force: replace a folder that `export` wrote; a file that was changed since is kept, and an
             error.
+        on_progress: is called with the number of steps so far, of all, and the name of the next
+            one. An error that it raises ends the call, and nothing is written.
+        progress: whether to show a bar on a terminal or in a notebook.
 
     Raises:
         MissingDependency: a package is not installed.
@@ -124,6 +133,7 @@ def export(
     """
     check_types("export", to=(to, "text"), folder=(folder, "text or a path"))
     check_types("export", int8=(int8, "an iterable or None"))
+    check_progress("export", on_progress, progress)
     if not isinstance(int8, str | None):
         int8 = check_each("export", "int8", int8, "text or a path")
     path = Path(folder)
@@ -135,23 +145,27 @@ def export(
             "vitzoo.export writes logits or pooled features, but a backbone returns feature maps; "
             "write it with torch.onnx.export(backbone, (images,), 'backbone.onnx')"
         )
-    with writing_own(path, EXPORTED, force=force) as new:
+    shown = reporting("export", on_progress, progress)
+    with shown as report, writing_own(path, EXPORTED, force=force) as new:
+        step = by_steps(report, STEPS if int8 is None else (*STEPS, *STEPS_INT8))
+        step(OPEN)
         network = open_network(model, weights)
         _check_network(network)
         samples = None if int8 is None else prepared(network, "int8", int8)
         described = _described(network, output, "float32" if samples is None else "int8")
-        report = None if is_model(model) else network.load_report
-        described["weights"] = (report and report.sha256) or hash_tensors(network)
+        loaded = None if is_model(model) else network.load_report
+        described["weights"] = (loaded and loaded.sha256) or hash_tensors(network)
         part, file = _Output(network, output).eval(), new / target.file
         if samples is None:
-            checked = _write(part, network.spec, target, described, file)
+            checked = _write(part, network.spec, target, described, file, step)
         else:
-            checked = _write_int8(part, network.spec, target, described, file, samples)
+            checked = _write_int8(part, network.spec, target, described, file, samples, step)
         if described["preprocessing"]:
             _write_json(new / PREPROCESSING, described["preprocessing"])
         if output == LOGITS and network.labels:
             _write_json(new / LABELS, network.labels)
         others = write_manifest(new, {"sha256": described["weights"]}).keys() - {target.file}
+        step("")
     files = (target.file, *sorted(others))
     return Export(path, files, to, output, BATCHES, **checked)
 
@@ -215,24 +229,32 @@ def _described(network: Any, output: str, precision: str) -> dict[str, Any]:
 
 
 def _write(
-    part: nn.Module, spec: Spec, target: Target, described: Mapping[str, Any], path: Path
+    part: nn.Module,
+    spec: Spec,
+    target: Target,
+    described: Mapping[str, Any],
+    path: Path,
+    step: Callable[[str], None],
 ) -> dict[str, float]:
     """Write the file, run it, and return the largest relative difference of its outputs."""
     shape = (spec.in_chans, *spec.image_size)
     name = spec.variant or "the network"
     with torch.no_grad():
         try:
+            step(TRACE)
             program = torch.export.export(
                 part,
                 (torch.zeros(TRACED, *shape),),
                 dynamic_shapes=({0: torch.export.Dim(BATCH)},),
             )
+            step(WRITE)
             target.write(program, described["output"], described, path)
         except OSError:
             raise
         except Exception as error:  # of torch, onnx or openvino, whose types are not documented
             problem = f"{name} cannot be exported to {path.name}: {_cause(error)}"
             raise ExportError(problem) from error
+        step(COMPARE)
         return {"difference": _difference(part, target.open(path), shape)}
 
 
@@ -243,12 +265,15 @@ def _write_int8(
     described: Mapping[str, Any],
     path: Path,
     samples: Tensor,
+    step: Callable[[str], None],
 ) -> dict[str, float]:
     """Write and check a float32 file, then quantise it; return what was measured."""
     full = path.parent / "float32" / path.name  # with its data beside it
     full.parent.mkdir()
-    checked = _write(part, spec, target, described, full)
+    checked = _write(part, spec, target, described, full, step)
+    step(QUANTISE)
     quantise(full, path)
+    step(COMPARE_INT8)
     cosine = smallest_cosine(part, target.open(path), samples, BATCHES)
     ratio = speed(full, path, samples)
     shutil.rmtree(full.parent)

@@ -23,7 +23,6 @@ from vitzoo.cli.options import (
 from vitzoo.cli.output import print_rows, say
 from vitzoo.files.access import check_figure
 from vitzoo.opening import check
-from vitzoo.progress import bar
 
 
 def _indices(value: str) -> list[int]:
@@ -128,9 +127,8 @@ def plot_command(
         model, pretrained=not untrained, weights=weights, image_size=image_size, device=device
     )
     say(f"{network.load_report.summary()}; on {label(next(network.parameters()).device)}")
-    with bar("plot"):
-        drawn = plot(kind, network, files, **options)
-        drawn.save(out, force=force)
+    drawn = plot(kind, network, files, **options)
+    drawn.save(out, force=force)
     rows = [
         {"array": name, "shape": list(array.shape)}
         | {

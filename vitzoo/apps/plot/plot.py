@@ -25,13 +25,14 @@ from vitzoo.errors import InvalidInput, InvalidOption
 from vitzoo.files.access import check_figure, writing_to
 from vitzoo.images.find import find_images
 from vitzoo.images.transform import default_preprocessing, statistics
-from vitzoo.keywords import check_keywords
+from vitzoo.keywords import check_keywords, check_progress
 from vitzoo.known import transform
 from vitzoo.network.device import running_on
 from vitzoo.network.inputs import explained
 from vitzoo.network.model import VisionTransformer
 from vitzoo.network.wrappers import network_of, unwrapped
 from vitzoo.plugin.requirements import check_extra
+from vitzoo.progress import OnProgress, reporting
 from vitzoo.schema.preprocessing import UnreadPreprocessing
 from vitzoo.schema.reader import describe
 from vitzoo.schema.spec import Spec
@@ -206,6 +207,8 @@ def plot(
     heads: Sequence[int] | None = None,
     query: Patch | None = None,
     device: torch.device | str | None = None,
+    on_progress: OnProgress | None = None,
+    progress: bool = True,
 ) -> Plot:
     """Compute and draw what a network has learned, or what it does with images.
 
@@ -238,6 +241,9 @@ def plot(
         query: (row, column) of the patch whose attention is drawn, for `attention` and `rollout`.
             None: the class token, or the mean over all patches in a model without one.
         device: of the computation, as for `Predictor`; a model object is copied to another device.
+        on_progress: is called with the number of images so far, of all, and the name of the next
+            one. An error that it raises ends the call and is raised as it is.
+        progress: whether to show a bar on a terminal or in a notebook.
 
     Returns:
         A plot with `arrays`, `figure` (of matplotlib) and `save(path)`.
@@ -252,14 +258,19 @@ def plot(
     >>> plot("filters", "vit_digits").arrays["filters"].shape
     (28, 7, 7, 1)
     """
+    check_progress("plot", on_progress, progress)
     options = {"layers": layers, "heads": heads, "query": query}
     chosen = check_kind(kind, {name for name, value in options.items() if value is not None})
     network = _network(model, device)
     inputs = _inputs(network, images)
     check_count(kind, len(inputs))
     title = chosen.title, _identity(network)
-    with running_on(next(network.parameters()).device):
-        arrays, figure = MAKE[kind](Request(network, inputs, title, layers, heads, query))
+    with (
+        reporting("plot", on_progress, progress) as report,
+        running_on(next(network.parameters()).device),
+    ):
+        counted = _reported(inputs, report)
+        arrays, figure = MAKE[kind](Request(network, counted, title, layers, heads, query))
     return Plot(kind, arrays, figure)
 
 
@@ -295,6 +306,19 @@ def _inputs(model: VisionTransformer, images: Images) -> list[tuple[str, Callabl
         escaped(one.name) if isinstance(one, Path) else f"image {i}" for i, one in enumerate(found)
     )
     return [(name, partial(load, one)) for name, one in zip(names, found, strict=True)]
+
+
+def _reported(
+    inputs: list[tuple[str, Callable[[], Tensor]]], report: OnProgress
+) -> list[tuple[str, Callable[[], Tensor]]]:
+    """Return the same inputs; their functions report how many were called before."""
+
+    def load(done: int) -> Tensor:
+        name, original = inputs[done]
+        report(done, len(inputs), name)
+        return original()
+
+    return [(name, partial(load, i)) for i, (name, _) in enumerate(inputs)]
 
 
 def _each(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,6 @@ from vitzoo.cli.output import GAP, Fit, cut, on_terminal, print_rows, say
 from vitzoo.display import screen_width
 from vitzoo.errors import InvalidOption
 from vitzoo.opening import check
-from vitzoo.progress import bar
 
 if TYPE_CHECKING:
     from vitzoo.apps.predict.prediction import Prediction
@@ -88,21 +87,13 @@ def predict_command(
     network = opened(model, weights=weights, device=device)
     say(f"{network.load_report.summary()}; on {label(next(network.parameters()).device)}")
     every = predict(network, files, top=top, on_error=note, stream=True)
-    found = (one for one in _counted(every, len(files)) if not one.error)
+    found = (one for one in every if not one.error)
     given = click.get_current_context().get_parameter_source("top") is ParameterSource.COMMANDLINE
     _print(found, as_json=as_json, each=given and top > 1)
     if left_out:
         say(f"vitzoo: {shown_left_out(left_out)}")
     if unreadable:
         raise Exit(1)
-
-
-def _counted(predictions: Iterable[Prediction], total: int) -> Iterator[Prediction]:
-    """Yield predictions, and show their number."""
-    with bar("images") as move:
-        for done, prediction in enumerate(predictions, 1):
-            yield prediction
-            move(done, total)
 
 
 def _print(predictions: Iterator[Prediction], *, as_json: bool, each: bool) -> None:

@@ -24,11 +24,12 @@ from vitzoo.apps.predict.given import opened
 from vitzoo.apps.predict.prediction import Prediction, Predictions
 from vitzoo.errors import ImageError
 from vitzoo.images.find import LeftOut, shown_left_out
-from vitzoo.keywords import check_keywords, check_types
+from vitzoo.keywords import check_keywords, check_progress, check_types
 from vitzoo.known import transform
 from vitzoo.log import log
 from vitzoo.network.device import running_on
 from vitzoo.network.wrappers import network_of
+from vitzoo.progress import OnProgress, reporting
 from vitzoo.schema.spec import Spec
 
 Model = str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module
@@ -45,6 +46,8 @@ def predict(
     batch_size: int = 16,
     device: torch.device | str | None = None,
     on_error: OnError = None,
+    on_progress: OnProgress | None = None,
+    progress: bool = True,
     stream: Literal[False] = False,
 ) -> Predictions: ...
 
@@ -58,6 +61,8 @@ def predict(
     batch_size: int = 16,
     device: torch.device | str | None = None,
     on_error: OnError = None,
+    on_progress: OnProgress | None = None,
+    progress: bool = True,
     stream: Literal[True],
 ) -> Iterator[Prediction]: ...
 
@@ -71,6 +76,8 @@ def predict(
     batch_size: int = 16,
     device: torch.device | str | None = None,
     on_error: OnError = None,
+    on_progress: OnProgress | None = None,
+    progress: bool = True,
     stream: bool = False,
 ) -> Predictions | Iterator[Prediction]:
     """Classify images batch by batch; the model is set to evaluation mode.
@@ -88,6 +95,9 @@ def predict(
         device: of the computation, as for `Predictor`; a model object is copied to another device.
         on_error: is called with the error of each image that cannot be read, instead of raising
             it.
+        on_progress: is called with the number of images so far, of all, and the name of the last
+            one. An error that it raises is raised as it is.
+        progress: whether to show a bar on a terminal or in a notebook.
         stream: return an iterator, which computes a batch when its first prediction is needed.
 
     Returns:
@@ -102,6 +112,7 @@ def predict(
     """
     listed = None if isinstance(images, np.ndarray) else as_list("predict", images)
     check_types("predict", on_error=(on_error, "a function or None"), stream=(stream, "a boolean"))
+    check_progress("predict", on_progress, progress)
     network = opened(model, device=device)
     check_classifier(network)
     check_count("top", top)
@@ -115,15 +126,20 @@ def predict(
     def predictions() -> Iterator[Prediction]:
         """Yield all predictions, also those with errors."""
         network.eval()
-        inputs = ((name, decoded(one, str(name), prepare)) for name, one in named(given, left_out))
-        for batch in batches(inputs, batch_size):
-            best = iter(classes_of([one.tensor for _, one in batch if one.tensor is not None]))
-            for name, one in batch:
-                classes = () if one.error else next(best)
-                found = Prediction(name, classes, one.error, activation)
-                if found.error and on_error:
-                    on_error(ImageError(_text(found)))
-                yield found
+        every = list(named(given, left_out))
+        inputs = ((name, decoded(one, str(name), prepare)) for name, one in every)
+        done = 0
+        with reporting("images", on_progress, progress) as report:
+            for batch in batches(inputs, batch_size):
+                best = iter(classes_of([one.tensor for _, one in batch if one.tensor is not None]))
+                for name, one in batch:
+                    classes = () if one.error else next(best)
+                    found = Prediction(name, classes, one.error, activation)
+                    if found.error and on_error:
+                        on_error(ImageError(_text(found)))
+                    yield found
+                    done += 1
+                    report(done, len(every), name.name)
         if left_out:
             log.info("%s", shown_left_out(left_out))
 

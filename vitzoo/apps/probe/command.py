@@ -19,7 +19,6 @@ from vitzoo.cli.options import (
 from vitzoo.cli.output import on_terminal, print_rows, say
 from vitzoo.images.find import LeftOut, shown_left_out
 from vitzoo.opening import check
-from vitzoo.progress import bar
 
 if TYPE_CHECKING:
     from vitzoo.apps.probe.probe import Probe
@@ -108,8 +107,7 @@ def probe_command(
     check_extra("probe", "vitzoo probe")
     from vitzoo.apps.probe.probe import probe
 
-    with bar("images") as progress:
-        found = probe(model, data, progress=progress, **options)
+    found = probe(model, data, **options)
     _explain(found)
     _print_scores(found, as_json=as_json)
     if confusion:

@@ -32,6 +32,7 @@ from vitzoo.errors import ImageError, printable
 from vitzoo.files.access import make_folder_or_raise, replacing, unwritable
 from vitzoo.files.names import SHA256
 from vitzoo.images.decode import UNNAMED_BYTES, read_bytes
+from vitzoo.progress import OnProgress
 
 OF_RESULTS = ("outputs", "labels")  # keys of a fingerprint that do not change the embeddings
 MAX_READ = 2**25  # bytes of vectors that are read at once
@@ -125,7 +126,7 @@ def embed_images(
     predictor: Predictor,
     images: Sequence[Image],
     known: dict[str, Vector],
-    progress: Callable[[int, int], object] | None = None,
+    report: OnProgress,
 ) -> list[Embedded]:
     """Return the embedding of each image, in their order.
 
@@ -136,7 +137,7 @@ def embed_images(
         predictor: with the output `pooled`.
         images: paths, or bytes of image files.
         known: embeddings (d,) that are not computed again, by the sha256 of the image's bytes.
-        progress: called with the number of images so far, and of all.
+        report: is called with the number of images so far, of all, and a text.
     """
     found: list[Embedded] = []
     waiting: deque[Future[list[Embedded]]] = deque()
@@ -145,8 +146,7 @@ def embed_images(
 
     def take() -> None:
         found.extend(waiting.popleft().result())
-        if progress:
-            progress(len(found), len(images))
+        report(len(found), len(images), "images")
 
     try:
         decode = partial(_decoded, predictor, known=known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ from vitzoo.checkpoint.description import Trunk
 from vitzoo.display import html_table, shown_as_png
 from vitzoo.errors import InvalidOption
 from vitzoo.files.names import check_path, on_hub
-from vitzoo.keywords import check_keywords, check_types
+from vitzoo.keywords import check_keywords, check_progress, check_types, hint_of_progress
 from vitzoo.loading.differences import changed
 from vitzoo.loading.weights import with_weights
 from vitzoo.network.build import build
@@ -40,6 +40,7 @@ from vitzoo.network.device import label
 from vitzoo.network.model import VisionTransformer
 from vitzoo.opening import is_model, stated
 from vitzoo.plugin.requirements import check_extra
+from vitzoo.progress import OnProgress, reporting
 from vitzoo.registry.registry import registry
 from vitzoo.saving import save_classifier
 from vitzoo.schema.preprocessing import StatedPreprocessing
@@ -199,7 +200,7 @@ class Probe:
         }
 
 
-@check_keywords()
+@check_keywords(hint_of_progress)
 @helper_ends()
 def probe(
     model: MODEL,
@@ -213,7 +214,8 @@ def probe(
     split_column: str | None = None,
     embeddings: str | os.PathLike[str] | None = None,
     device: torch.device | str | None = None,
-    progress: Callable[[int, int], object] | None = None,
+    on_progress: OnProgress | None = None,
+    progress: bool = True,
 ) -> Probe:
     """Measure how well k-NN and logistic regression classify images by a network's features.
 
@@ -236,7 +238,9 @@ def probe(
         embeddings: folder of embeddings. Those of the same network and images are read, others are
             computed and written. None: `cache/embeddings` in VITZOO_HOME.
         device: of the computation, as for `Predictor`.
-        progress: called with the number of images so far, and of all.
+        on_progress: is called with the images done, their number, and a text. An error that it
+            raises ends the call and is raised as it is.
+        progress: whether to show a bar on a terminal or in a notebook.
 
     Raises:
         InvalidOption: a value is not possible, there are fewer than two classes, a class has too
@@ -247,7 +251,8 @@ def probe(
     Source: arXiv:2104.14294, appendix F.1, for k-NN.
     """
     check_extra("probe", "vitzoo.probe")
-    check_types("probe", data=(data, "text or a path"), progress=(progress, "a function or None"))
+    check_types("probe", data=(data, "text or a path"))
+    check_progress("probe", on_progress, progress)
     check_types("probe", embeddings=(embeddings, "text or a path or None"))
     _check(test_share, seed)
     source = Path(data)
@@ -258,7 +263,8 @@ def probe(
     # This step takes longest. Embeddings of an earlier run are read instead.
     dtype = None if is_model(model) else torch.float32
     predictor = Predictor(model, weights=weights, outputs=(POOLED,), dtype=dtype, device=device)
-    every = _embedded(predictor, images, embeddings, progress)
+    with reporting("images", on_progress, progress) as report:
+        every = _embedded(predictor, images, embeddings, report)
     pairs = list(zip(images, every, strict=True))
     readable = [image for image, one in pairs if not one.error]
     # Unreadable images are left out, so the images are divided again.
@@ -359,12 +365,12 @@ def _embedded(
     predictor: Predictor,
     images: Sequence[LabelledImage],
     folder: str | os.PathLike[str] | None,
-    progress: Callable[[int, int], object] | None,
+    report: OnProgress,
 ) -> list[Embedded]:
     width = math.prod(predictor.shapes[POOLED])
     place = None if folder is None else Path(folder)
     cache = EmbeddingCache(place, predictor.fingerprint().to_data(), width)
-    found = embed_images(predictor, [image.image for image in images], cache.known, progress)
+    found = embed_images(predictor, [image.image for image in images], cache.known, report)
     cache.write(found)
     return found
 

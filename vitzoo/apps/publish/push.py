@@ -20,9 +20,10 @@ from vitzoo.display import brief
 from vitzoo.errors import InvalidOption, StoreError, VitzooError
 from vitzoo.factory import open_network
 from vitzoo.files.folder_manifest import MANIFEST, write_manifest, writing_own
-from vitzoo.keywords import short_errors
+from vitzoo.keywords import check_progress, short_errors
 from vitzoo.log import log
 from vitzoo.opening import Named, is_model, locate
+from vitzoo.progress import OnProgress, by_steps, reporting
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.saving import whole_network
 from vitzoo.schema.addresses import parts_of_name
@@ -31,6 +32,9 @@ from vitzoo.schema.spec import Spec
 
 if TYPE_CHECKING:
     from torch import nn
+
+
+OPEN, WRITE, UPLOAD = "open the network", "write the folder", "upload"
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,8 @@ def push(
     private: bool | None = None,
     force: bool = False,
     message: str = "Upload the model with vitzoo",
+    on_progress: OnProgress | None = None,
+    progress: bool = True,
 ) -> Pushed:
     """Write a model and its card to a folder, and upload the folder to a repository of the Hub.
 
@@ -91,6 +97,9 @@ def push(
         force: replace a folder that `push` wrote, and commit to a repository that exists. A file of
             the folder that was changed since is kept, and an error.
         message: of the commit.
+        on_progress: is called with the number of steps so far, of all, and the name of the next
+            one. An error that it raises ends the call and is raised as it is.
+        progress: whether to show a bar on a terminal or in a notebook.
 
     Raises:
         InvalidOption: the license is not known, the repository or the folder exists, or a value is
@@ -101,11 +110,16 @@ def push(
     check_push(
         repo, folder, library, license, base_model, datasets, message, dry_run=dry_run, force=force
     )
+    check_progress("push", on_progress, progress)
     token = "" if dry_run else check_upload(repo)
     zoo = registry()
-    with _folder(folder, force=force) as part:
+    shown = reporting("push", on_progress, progress)
+    with shown as report, _folder(folder, force=force) as part:
+        step = by_steps(report, (OPEN, WRITE) if dry_run else (OPEN, WRITE, UPLOAD))
+        step(OPEN)
         network, origin = _model(model, zoo)
         terms = _license(license, origin)
+        step(WRITE)
         found = write_model(network, library, part, zoo)
         card = Card(
             repo=repo,
@@ -123,12 +137,14 @@ def push(
         files = write_manifest(part, about)
         url = commit = ""
         if not dry_run:
+            step(UPLOAD)
             data = (part / MANIFEST).read_bytes()
             manifest = {MANIFEST: (len(data), sha256(data).hexdigest())}
             url, commit = upload(
                 part, files | manifest, repo, token,
                 message=message, private=private, force=force,
             )  # fmt: skip
+        step("")
     path = None if folder is None else Path(folder)
     return Pushed(repo, card.library, path, files, url, commit)
 
