@@ -20,6 +20,7 @@ from internals import registry
 from tables import cases
 from vitzoo import PartSpec
 from vitzoo.apps.export import export as exporting, int8, targets
+from vitzoo.apps.export.checks import kind_of
 from vitzoo.apps.export.runtimes import import_onnxruntime, import_openvino
 from vitzoo.apps.predict.fingerprint import hash_tensors
 from vitzoo.errors import ExportError, ImageError, InvalidOption, StoreError, UnknownOption
@@ -563,3 +564,26 @@ def test_a_statement_that_cannot_be_followed_is_named(tmp_path, caplog):
     says(
         caplog.text, "preprocessing.json", "preprocessor_config.json", "size", "model.preprocessing"
     )
+
+
+def test_the_ending_of_the_folder_states_the_kind(tmp_path):
+    for name, to, expected in (
+        ("digits", None, "onnx"),
+        ("v1.2", None, "onnx"),
+        ("digits.onnx", None, "onnx"),
+        ("digits.PT2", None, "torch"),
+        ("digits.xml", None, "openvino"),
+        ("digits", "torch", "torch"),
+        ("digits.onnx", "onnx", "onnx"),
+    ):
+        assert kind_of(tmp_path / name, to) == expected
+    with refuses(InvalidOption, "digits.pt2 ends in .pt2", "--to torch", "got --to onnx"):
+        kind_of(tmp_path / "digits.pt2", "onnx")
+
+
+@pytest.mark.slow  # it needs onnx
+def test_the_command_writes_onnx_if_nothing_else_is_stated(tmp_path, run):
+    code, out, err = run("export", "vit_digits", tmp_path / "out", "--json")
+    assert (code, json.loads(out)["to"]) == (0, "onnx")
+    says(err, str(tmp_path / "out" / "model.onnx"))
+    assert run("export", "vit_digits", tmp_path / "a.xml", "--to", "torch")[0] == 2

@@ -13,11 +13,27 @@ from vitzoo.files.folder_manifest import MANIFEST
 from vitzoo.keywords import check_choice
 
 EXTRAS = {"onnx": "export", "torch": "", "openvino": "openvino"}  # of vitzoo, for a kind of file
+ENDINGS = {".onnx": "onnx", ".pt2": "torch", ".xml": "openvino"}  # of a name, and what they state
 OUTPUTS = ("logits", "pooled")
 EXPORTED = frozenset((
     "model.onnx", "model.onnx.data", "model.pt2", "model.xml", "model.bin",
     "preprocessing.json", "labels.json", MANIFEST,
 ))  # fmt: skip
+
+
+def kind_of(folder: Path, to: str | None) -> str:
+    """Return the kind of file that is chosen, or else stated by the ending of the folder; or onnx.
+
+    Raises:
+        InvalidOption: both are there, and differ.
+    """
+    stated = ENDINGS.get(folder.suffix.lower())
+    if to and stated and to != stated:
+        raise InvalidOption(
+            f"{folder} ends in {folder.suffix}, which stands for --to {stated}, got --to {to}; "
+            f"leave --to out, or choose another ending"
+        )
+    return to or stated or "onnx"
 
 
 def check_export(to: str, folder: Path, output: str, *, int8: bool, force: bool) -> None:

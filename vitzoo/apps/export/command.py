@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from vitzoo.apps.export.checks import EXTRAS, OUTPUTS, check_export
+from vitzoo.apps.export.checks import EXTRAS, OUTPUTS, check_export, kind_of
 from vitzoo.cli.completion import complete_names
 from vitzoo.cli.options import (
     PATH,
@@ -18,7 +18,6 @@ from vitzoo.cli.options import (
 )
 from vitzoo.cli.output import print_rows, say
 from vitzoo.opening import check
-from vitzoo.progress import bar
 
 EXPORTED = ("folder", "files", "to", "output", "difference")
 EXPORTED_INT8 = (*EXPORTED, "cosine", "speed")
@@ -27,7 +26,10 @@ EXPORTED_INT8 = (*EXPORTED, "cosine", "speed")
 @click.command("export")
 @click.argument("model", shell_complete=complete_names)
 @click.argument("folder", metavar="DIR", type=PATH)
-@click.option("--to", type=click.Choice(tuple(EXTRAS)), required=True, help="Kind of file.")
+@click.option(
+    "--to", type=click.Choice(tuple(EXTRAS)),
+    help="Kind of file; onnx, unless DIR ends in .pt2 (torch) or .xml (openvino).",
+)  # fmt: skip
 @weights_or_file_option
 @click.option(
     "--output",
@@ -46,7 +48,7 @@ EXPORTED_INT8 = (*EXPORTED, "cosine", "speed")
 @flag("--force", help="Replace DIR if an earlier export wrote it.")
 @json_option
 def export_command(
-    model: str, folder: Path, to: str, int8: tuple[Path, ...], as_json: bool, **options: Any
+    model: str, folder: Path, to: str | None, int8: tuple[Path, ...], as_json: bool, **options: Any
 ) -> None:
     """Write a network for onnxruntime, torch or OpenVINO.
 
@@ -63,11 +65,12 @@ def export_command(
 
     \b
     Examples:
-      vitzoo export vit_digits digits --to onnx
-      vitzoo export vit_digits digits_int8 --to onnx --int8 scans/
+      vitzoo export vit_digits digits
+      vitzoo export vit_digits digits_int8 --int8 scans/
       vitzoo export my_model.safetensors features --to openvino --output pooled
     """
     check_there(int8)
+    to = kind_of(folder, to)
     check_export(to, folder, options["output"], int8=bool(int8), force=options["force"])
     check(model, options["weights"])
     from vitzoo.plugin.requirements import check_extra
@@ -75,10 +78,9 @@ def export_command(
     check_extra(EXTRAS[to], f"vitzoo export --to {to}")
     from vitzoo.apps.export.export import export
 
-    with bar("export"):
-        done = export(model, to, folder, int8=int8 or None, **options)
+    done = export(model, to, folder, int8=int8 or None, **options)
     say(
-        f"{model}: wrote {done.folder}; the file, run with batches of "
+        f"{model}: wrote {done.folder / done.files[0]}; the file, run with batches of "
         f"{', '.join(map(str, done.batches))} images, differs from the network by at most "
         f"{done.difference:.0e} (relative to the larger of 1 and the largest element)"
     )
