@@ -282,8 +282,6 @@ class EntryNotFound(NotFoundOnHub):
 class FirstUseWarning(UserWarning):
     """A file whose hash was unknown was downloaded; its hash is now in the lock file.
 
-    It is given for `hf://` addresses, and with `VITZOO_PINS=warn` for registered weights.
-
     Fix: no action is needed. Keep the lock file, or write the hash into the registry.
     """
 
