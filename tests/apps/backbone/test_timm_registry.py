@@ -16,7 +16,6 @@ from helpers import close, fill, randn, refuses
 from tables import cases
 from vitzoo.errors import (
     CheckpointError,
-    FirstUseWarning,
     HashMismatch,
     InvalidOption,
     MissingDependency,
@@ -282,8 +281,7 @@ def test_networks_of_timm_keep_the_arguments_of_timm(vitzoo_hub, new_registry, t
     vitzoo.register_in_timm()
     of_timm = fill(timm.create_model(name))
     vitzoo_hub.add(row.repo, row.file, safetensors.torch.save(of_timm.state_dict()))
-    with pytest.warns(FirstUseWarning):
-        found = timm.create_model(f"vitzoo_timm_{name}", pretrained=True).eval()
+    found = timm.create_model(f"vitzoo_timm_{name}", pretrained=True).eval()
     assert type(found) is type(of_timm)
     images = randn(1, 3, 64, 64)
     assert torch.equal(found(images), of_timm(images))
