@@ -240,6 +240,7 @@ def verify(
         for name, check in checks:
             report(len(rows), len(checks), name)
             rows.append(check())
+        report(len(rows), len(checks), "")
     return ResultList(rows)
 
 

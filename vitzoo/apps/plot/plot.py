@@ -271,6 +271,7 @@ def plot(
     ):
         counted = _reported(inputs, report)
         arrays, figure = MAKE[kind](Request(network, counted, title, layers, heads, query))
+        report(len(inputs), len(inputs), "")
     return Plot(kind, arrays, figure)
 
 
