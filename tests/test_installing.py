@@ -96,7 +96,7 @@ def wheel(tmp_path, monkeypatch):
         def read_text(self, _):
             return self.text
 
-    monkeypatch.setattr("importlib.metadata.distribution", lambda _: Distribution())
+    monkeypatch.setattr(installing, "distribution", lambda _: Distribution())
     return lambda text: setattr(Distribution, "text", text)
 
 

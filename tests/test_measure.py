@@ -16,7 +16,7 @@ MOST = {  # calls; changes of the file; times that one file is opened; classes
 
 # Imports inside functions, most of which keep torch, or modules that a list of names does not need,
 # out of a command; files with TYPE_CHECKING. Both of the core.
-INNER_IMPORTS, TYPE_CHECKING = 118, 28
+INNER_IMPORTS, TYPE_CHECKING = 118, 27
 
 
 @pytest.mark.slow

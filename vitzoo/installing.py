@@ -12,8 +12,11 @@ import os
 import shlex
 import sys
 from functools import cache
+from importlib.metadata import distribution
 from pathlib import Path
+from shutil import which
 from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 FROM_CLONE = " (in a clone of vitzoo's repository)"
 ALL = ("-r", "plugins/all.txt")  # in the root of the repository
@@ -54,8 +57,6 @@ def quoted(text: str) -> str:
 @cache
 def _python() -> str:
     """Return `python` if that is the running Python, else its path."""
-    from shutil import which
-
     running, found = sys.executable, which("python")
     if not running:  # embedded in another program
         return "python"
@@ -74,9 +75,6 @@ def _clone() -> Path | None:
 
 def _source() -> Path | None:
     """Return the folder that vitzoo was installed from, as pip records it (PEP 610)."""
-    from importlib.metadata import distribution
-    from urllib.request import url2pathname
-
     try:
         url = urlsplit(json.loads(distribution("vitzoo").read_text("direct_url.json") or "")["url"])
     except Exception:  # noqa: BLE001  # vitzoo is not installed, or not from a folder

@@ -185,19 +185,18 @@ class _Terminal:
     def add(self, name: str) -> Any:
         """Show a new bar, and return its number."""
         if self._shown is None:
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+            from rich import console, progress
 
-            text = partial(TextColumn, markup=False)
+            text = partial(progress.TextColumn, markup=False)
             columns = (
                 text("{task.description}"),
-                BarColumn(),
+                progress.BarColumn(),
                 text("{task.fields[numbers]}"),
-                TimeRemainingColumn(),
+                progress.TimeRemainingColumn(),
             )
-            console = Console(stderr=True)
-            shown = Progress(
-                *columns, console=console, transient=True, refresh_per_second=REFRESHED
+            stderr = console.Console(stderr=True)
+            shown = progress.Progress(
+                *columns, console=stderr, transient=True, refresh_per_second=REFRESHED
             )
             shown.start()
             self._shown = shown

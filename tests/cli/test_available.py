@@ -17,8 +17,8 @@ pytestmark = pytest.mark.usefixtures("own_home")
 def terminal(monkeypatch):
     """Let the commands print as on a terminal of 120 columns."""
     monkeypatch.setenv("COLUMNS", "120")
-    for module in ("available", "listing", "main", "output"):
-        monkeypatch.setattr(f"vitzoo.cli.{module}.on_terminal", lambda: True)
+    monkeypatch.setenv("PAGER", "cat")
+    monkeypatch.setattr("vitzoo.cli.output.is_terminal", lambda _: True)
 
 
 @pytest.mark.usefixtures("core_alone")

@@ -267,9 +267,7 @@ def test_results_of_all_weights_are_found_sorted_and_shown(run):
 @pytest.mark.parametrize("name", ["acme/net", "acme/net:best"])
 def test_show_names_result_size_source_and_commit(run, monkeypatch, name):
     monkeypatch.setenv("COLUMNS", "140")
-    monkeypatch.setattr("vitzoo.cli.browse.on_terminal", lambda: True)
-    monkeypatch.setattr("vitzoo.cli.output.on_terminal", lambda: True)
-    _, out, _ = run("show", name, "--all")
+    _, out, _ = run("show", name, "--all", "--table")
     says(out, *ENTRIES["best"][1], "192", "results.csv of our lab 0123abc")
     assert ("53.4" in out) is (name == "acme/net")
 

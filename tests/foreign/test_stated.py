@@ -576,7 +576,7 @@ def test_a_model_type_names_the_plugin_of_its_family(kind, distribution):
     zoo = SimpleNamespace(parts=formats, core_parts=formats.get, host=SimpleNamespace(infos={}))
     (note,) = stated_by(Description(config={"model_type": kind}), zoo).notes
     assert note.partition("pip install ./plugins/")[2] == distribution
-    assert (" -m pip install " in note) is bool(distribution)
+    assert ("pip install" in note) is bool(distribution)
 
 
 # A config without `architectures`.

@@ -9,7 +9,6 @@ import click
 
 from vitzoo.advice.names import explain_plugin
 from vitzoo.cli.completion import complete_names
-from vitzoo.cli.families import print_family, say_needed
 from vitzoo.cli.listing import NOTES
 from vitzoo.cli.options import choose_output, flag, json_option, table_option
 from vitzoo.cli.output import (
@@ -32,7 +31,6 @@ from vitzoo.files.names import on_hub
 from vitzoo.opening import registered
 from vitzoo.plugin.info import FIRST_PARTY
 from vitzoo.registry.available import needs, reader_of
-from vitzoo.registry.families import Family, family
 from vitzoo.registry.foreign_names import (
     QUICK,
     Meaning,
@@ -44,7 +42,7 @@ from vitzoo.registry.foreign_names import (
     plugin_call,
     unknown_tag,
 )
-from vitzoo.registry.listing import Listed
+from vitzoo.registry.listing import Family, Listed
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.addresses import is_repository, one_form, parts_of_address, repository
 from vitzoo.schema.kinds import KINDS, PARTS_OF_WEIGHTS
@@ -115,7 +113,7 @@ def show_command(name: str, everything: bool, table: bool, as_json: bool) -> Non
     choose_output(table=table, json=as_json)
     zoo = registry()
     if found := _family(zoo, name):
-        print_family(zoo, found, as_json=as_json, everything=everything)
+        _print_family(zoo, found, as_json=as_json, everything=everything)
         return
     variant, weights = _named(zoo, name)
     if as_json:
@@ -170,7 +168,7 @@ def which_command(name: str, as_json: bool) -> None:
         say(f"vitzoo: {name} is also a family: vitzoo show {name}")
         found = None
     if found and on_terminal() and not as_json:
-        print_family(zoo, found, as_json=False)
+        _print_family(zoo, found, as_json=False, everything=False)
         return
     rows = _of_family(zoo, found) if found else _meanings(zoo, name)
     if as_json or not on_terminal():
@@ -438,14 +436,20 @@ def _family(zoo: Registry, name: str) -> Family | None:
     """Return the family of a name, which is no name of a variant."""
     if any(isinstance(row, Variant) for _, row in zoo.named(name)):
         return None
-    return family(name, zoo)
+    return zoo.index.family(name)
+
+
+def _print_family(zoo: Registry, found: Family, *, as_json: bool, everything: bool) -> None:
+    from vitzoo.cli.screen import print_family
+
+    print_family(zoo, found, as_json=as_json, everything=everything)
 
 
 def _of_family(zoo: Registry, found: Family) -> list[dict[str, Any]]:
     """Return what is known of each name of a family; say how to install a missing plugin."""
     known_as = f"{found.name} (family)"
     if not found.installed:
-        say_needed(found)
+        say(f"vitzoo: {found.needs}")
         return [_absent(row, known_as) for row in found.rows]
     for namespace in found.namespaces:
         zoo.host.load(namespace)

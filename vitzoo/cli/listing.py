@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import nullcontext
+from types import ModuleType
 from typing import Any
 
 import click
 from click.exceptions import Exit
 
 from vitzoo.cli.completion import complete_families, complete_fields, complete_names
-from vitzoo.cli.families import print_header, say_needed, say_siblings, without_doubled
 from vitzoo.cli.options import choose_output, flag, json_option, table_option
 from vitzoo.cli.output import (
     Fit,
@@ -20,21 +20,23 @@ from vitzoo.cli.output import (
     on_terminal,
     paged,
     print_rows,
+    print_text,
     say,
     three_digits,
 )
 from vitzoo.errors import PinError, UnknownName, did_you_mean
 from vitzoo.plugin.info import CORE, LOCAL, TROUBLE
-from vitzoo.registry.conditions import unmet, where
-from vitzoo.registry.families import Family, family
 from vitzoo.registry.listing import (
     FIELDS,
     KINDS,
     LABEL,
     MEASUREMENTS,
     OF_WEIGHTS,
+    TIMM,
+    Family,
     Listed,
     check_field,
+    doubled,
     pareto,
     pareto_fields,
     sort,
@@ -42,6 +44,7 @@ from vitzoo.registry.listing import (
 )
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.terms import FURTHER_RESULTS, KNN, RESULTS, commercial_use
+from vitzoo.text import listed
 
 SHOWN = ("name", "params", "top1", "image_size", "gmacs", "license", "pin")  # on a terminal
 WIDE = tuple(dict.fromkeys((*SHOWN, *FURTHER_RESULTS, "weights", "pretraining_data", *FIELDS)))
@@ -49,6 +52,7 @@ PIPED = (
     "name", "params", "image_size", "num_classes", "top1", "license", "pin", "weights", "summary"
 )  # fmt: skip
 LEAVING = ("pin", "license", "gmacs", "image_size", KNN, "top1", "params")  # in this order
+MOST_NAMED = 4  # papers or licenses in one line
 PINS = {"confirmed": "c", "reported": "r", "first-use": "f"}
 PRETTY: dict[str, Any] = {
     "params": count,
@@ -166,11 +170,11 @@ def list_command(
     choose_output(table=table, json=as_json, quiet=quiet)
     zoo = registry()
     if available:
-        from vitzoo.cli.available import check_options, print_available
-
-        check_options({"--pareto": trade_off, "--local": here, "--columns": columns})
+        _available().check_options({"--pareto": trade_off, "--local": here, "--columns": columns})
         tests, keys = _tests(conditions)[0], sort_keys(order) if order else []
-        print_available(zoo, patterns, families, tests, keys, quiet=quiet, as_json=as_json)
+        _available().print_available(
+            zoo, patterns, families, tests, keys, quiet=quiet, as_json=as_json
+        )
         return
     machine = quiet or as_json
     people = on_terminal() and not machine
@@ -204,28 +208,65 @@ def list_command(
         raise Exit(PinError.exit_code)
 
 
+def _available() -> ModuleType:
+    """Return what knows of plugins that are not installed; many lists do without."""
+    from vitzoo.cli import available
+
+    return available
+
+
 def _families_of(zoo: Registry, patterns: Iterable[str]) -> dict[str, Family]:
-    """Return the families that patterns name; a name of a variant is no family."""
-    if not patterns:
-        return {}
-    found = {word: family(word, zoo) for word in patterns}
+    """Return the families that patterns name."""
+    found = {word: zoo.index.family(word) for word in patterns}
     return {word: one for word, one in found.items() if one is not None}
 
 
-def _print_headers(named: dict[str, Family]) -> None:
-    if not named:
-        return
-    for one in named.values():
-        print_header(one)
+def print_header(found: Family) -> None:
+    """Print what a family is, with papers and licenses, above its names."""
+    print_text(f"{found.name}: {found.summary or found.contents}")
+    about = {
+        "papers": listed(found.papers, MOST_NAMED),
+        "licenses": listed(found.licenses, MOST_NAMED),
+        "plugin": found.plugin,
+    }
+    print_text("; ".join(f"{key}: {value}" for key, value in about.items() if value))
+    if found.rows:
         echo()
 
 
+def _print_headers(named: dict[str, Family]) -> None:
+    for one in named.values():
+        print_header(one)
+
+
 def _say_contents(named: dict[str, Family]) -> None:
-    """Say what families without networks have."""
     for one in named.values():
         if not one.rows:
-            say(f"vitzoo: {one.name} has {one.contents}: vitzoo show {one.name}")
-            say_siblings(one)
+            say_contents(one)
+
+
+def say_contents(found: Family) -> None:
+    """Say what a family has besides networks, and which other families its plugin has."""
+    say(f"vitzoo: {found.name} has no network, but {found.contents}: vitzoo show {found.name}")
+    if found.siblings:
+        say(f"vitzoo: {found.plugin} also has the families {', '.join(found.siblings)}")
+
+
+def without_doubled(zoo: Registry, rows: list[Listed], asked: Iterable[str] = ()) -> list[Listed]:
+    """Return the rows without timm's networks that another family builds; say how many they are.
+
+    The names in `asked` stay.
+    """
+    if not any(row["name"].startswith(f"{TIMM}/") for row in rows):
+        return rows
+    names = doubled(zoo.index.rows()).difference(asked)
+    left = [row for row in rows if row["name"].partition(":")[0] not in names]
+    if number := len(rows) - len(left):
+        say(
+            f"vitzoo: {number} of timm's networks that other families have are left out; --all "
+            "lists them, too"
+        )
+    return left
 
 
 def _print_absent(zoo: Registry, patterns: tuple[str, ...], named: dict[str, Family]) -> bool:
@@ -233,16 +274,14 @@ def _print_absent(zoo: Registry, patterns: tuple[str, ...], named: dict[str, Fam
     absent = [one for one in named.values() if not one.installed]
     if not absent or len(absent) < len(patterns):
         return False
-    from vitzoo.cli.available import print_available
-
     for one in absent:
         if on_terminal():
-            _print_headers({one.name: one})
+            print_header(one)
         if one.rows:
             own = [f"{name}/*" for name in dict.fromkeys(row["namespace"] for row in one.rows)]
-            print_available(zoo, own, (), (), (), quiet=False, as_json=False)
+            _available().print_available(zoo, own, (), (), (), quiet=False, as_json=False)
         if not (one.rows and on_terminal()):  # otherwise that was said
-            say_needed(one)
+            say(f"vitzoo: {one.needs}")
     return True
 
 
@@ -285,7 +324,7 @@ def _selected(
     if here:
         rows, conflicts = _with_local_weights(rows, each_weights=each)
     if not rows and tests:
-        why = "; ".join(unmet(tests, candidates))
+        why = "; ".join(_conditions().unmet(tests, candidates))
         say(f"vitzoo: nothing meets the conditions{why and f': {why}'}")
     found, rows = rows, sort(pareto(rows, compared) if compared else rows, keys)
     if found and not rows:
@@ -295,11 +334,18 @@ def _selected(
     return rows, conflicts, used
 
 
+def _conditions() -> ModuleType:
+    """Return what reads conditions; many lists have none."""
+    from vitzoo.registry import conditions
+
+    return conditions
+
+
 def _tests(conditions: Iterable[str]) -> tuple[list[Any], list[str]]:
     """Read conditions; return them and the fields that they use."""
     if not conditions:
         return [], []
-    tests = [where(condition) for condition in conditions]
+    tests = [_conditions().where(condition) for condition in conditions]
     return tests, [field for one in tests for field in one.fields]
 
 
@@ -386,11 +432,9 @@ def _fit(
 
 def _print_others(zoo: Registry, *, families: bool) -> None:
     """Print the families of the plugins, and say what plugins there are besides."""
-    from vitzoo.cli.available import say_more
-
     if families:
         _print_families(zoo)
-    say_more(zoo)
+    _available().say_more(zoo)
 
 
 def _print_families(zoo: Registry) -> None:
@@ -425,12 +469,12 @@ def _no_match(zoo: Registry, patterns: list[str]) -> str:
     spaces = {row["namespace"] for row in rows} - {CORE}
     spaces |= {info.namespace for info in zoo.host.infos.values() if info.state == "lazy"}
     names = [*(f"{space}/*" for space in spaces), *(row["name"] for row in rows)]
-    from vitzoo.cli.available import hint  # only this error needs it
-
-    hints = [hint(zoo, pattern) or did_you_mean(pattern, names) for pattern in patterns]
+    hints = [
+        _available().hint(zoo, pattern) or did_you_mean(pattern, names) for pattern in patterns
+    ]
     found = [f"{p!r}{hint and f' ({hint[2:]})'}" for p, hint in zip(patterns, hints, strict=True)]
-    listed = "" if all(hints) else "; `vitzoo list --all` lists all names"
-    return f"no variant matches {', '.join(found)}{listed}"
+    every = "" if all(hints) else "; `vitzoo list --all` lists all names"
+    return f"no variant matches {', '.join(found)}{every}"
 
 
 def _lazy_rows(zoo: Registry) -> list[dict[str, Any]]:

@@ -218,9 +218,14 @@ def print_rows(
 
 def print_text(text: str) -> None:
     """Print a text in lines that a terminal is wide enough for."""
+    echo("\n".join(_wrapped(_encodable(printable(text)), terminal_width())))
+
+
+def terminal_width() -> int:
+    """Return the number of columns of the terminal."""
     from shutil import get_terminal_size
 
-    echo("\n".join(_wrapped(_encodable(printable(text)), get_terminal_size().columns)))
+    return get_terminal_size().columns
 
 
 def print_fields(data: Mapping[str, Any], title: str = "") -> None:
@@ -236,8 +241,6 @@ def _print_table(
     fit: Fit,
     title: str,
 ) -> None:
-    from shutil import get_terminal_size
-
     from vitzoo.registry.listing import HEADINGS
 
     integers = {c for c in columns if all(type(row[c]) in (int, type(None)) for row in rows)}
@@ -245,7 +248,7 @@ def _print_table(
     cells = {c: [_encodable(HEADINGS.get(c, printable(c)))] for c in columns}
     for c in cells:
         cells[c] += [_encodable(_pretty(row[c], pretty.get(c, str))) for row in rows]
-    terminal = get_terminal_size().columns
+    terminal = terminal_width()
     shown, notes = _fitted(cells, rows, fit, terminal)
     if not fit.one_line and len(shown) > 2 and _width(cells, shown, one_line=False) > terminal:
         for i in range(1, len(rows) + 1):

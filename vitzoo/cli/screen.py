@@ -1,11 +1,11 @@
-"""One variant on one screen of a terminal: at most 24 lines of 80 columns; torch-free."""
+"""What a terminal shows of a network, in 24 lines of 80 columns, and of a family; torch-free."""
 
 from __future__ import annotations
 
-from shutil import get_terminal_size
 from typing import Any
 
 from vitzoo.cli.browse import USES, call_of, classes, file_size
+from vitzoo.cli.listing import print_header, say_contents, without_doubled
 from vitzoo.cli.output import (
     PERCENT,
     Fit,
@@ -14,10 +14,17 @@ from vitzoo.cli.output import (
     count,
     cut,
     echo,
+    on_terminal,
+    paged,
+    print_fields,
+    print_json,
     print_rows,
     say,
+    terminal_width,
     three_digits,
 )
+from vitzoo.registry.listing import ENTRIES, Family, Listed
+from vitzoo.registry.registry import Registry
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.terms import KNN, commercial_use
 from vitzoo.text import px
@@ -26,6 +33,18 @@ MOST = 6  # weights
 LABELS = 10  # columns of the names of lines
 PRETTY: dict[str, Write] = {"classes": str, "size": str, "top1": PERCENT, KNN: PERCENT}
 FIT = Fit(("license", "size", "classes", "default"), one_line=True)
+KEYS = ("name", "params", "image_size", "top1", KNN, "license", "weights")
+FAMILY_FIT = Fit(
+    ("weights", "image_size", "license"),
+    shorter={"weights": lambda names: _first(names.split(", "))},
+    one_line=True,
+)
+FAMILY_PRETTY: dict[str, Write] = {
+    "params": count,
+    "image_size": str,
+    "top1": PERCENT,
+    KNN: PERCENT,
+}
 
 
 def print_screen(variant: Variant, settings: dict[str, Any]) -> None:
@@ -35,7 +54,7 @@ def print_screen(variant: Variant, settings: dict[str, Any]) -> None:
         variant: the network.
         settings: of the network, where they differ from the defaults.
     """
-    width = get_terminal_size().columns
+    width = terminal_width()
     echo(cut(f"{variant.name}: {variant.summary}", width))
     echo()
     echo(f"  {call_of(variant)}")
@@ -126,3 +145,73 @@ def _print_weights(variant: Variant) -> None:
     print_rows(rows, columns, pretty=PRETTY, fit=FIT)
     more = f"{len(every) - MOST} more weights, and all results" if len(every) > MOST else ""
     say(f"vitzoo: {more or 'all results'}: --all; one file: vitzoo show {variant.name}:NAME")
+
+
+def print_family(zoo: Registry, found: Family, *, as_json: bool, everything: bool = False) -> None:
+    """Print a family and its names, or its parts and formats if it has no networks.
+
+    With `everything`, a terminal also shows timm's networks that another family has.
+    """
+    if found.needs:
+        say(f"vitzoo: {found.needs}")
+    parts = _contributions(zoo, found)
+    about: dict[str, Any] = {
+        "family": found.name,
+        "summary": found.summary,
+        "plugin": found.plugin,
+        "installed": found.installed,
+    }
+    rows = [_row(row) for row in found.rows]
+    if as_json:
+        lists: dict[str, Any] = {"papers": found.papers, "licenses": found.licenses}
+        variants = [row | {"weights": _names(found.rows[at])} for at, row in enumerate(rows)]
+        print_json(about | lists | {"variants": variants, "contributions": parts})
+        return
+    if not on_terminal():
+        lists = {"papers": ", ".join(found.papers), "licenses": ", ".join(found.licenses)}
+        print_fields(about | lists)
+        for table in filter(None, (rows, parts)):
+            echo()
+            print_rows(table, tuple(table[0]))
+        return
+    with paged():
+        print_header(found)
+        if not rows:
+            print_rows(parts or [], ("kind", "name", "summary"))
+            say_contents(found)
+            return
+        rows = rows if everything else without_doubled(zoo, rows)
+        empty = {key for key in ("top1", KNN) if all(row[key] is None for row in rows)}
+        same = {"license"} if len(found.licenses) < 2 else set()
+        shown = [key for key in KEYS if key not in empty | same]
+        print_rows(rows, shown, pretty=FAMILY_PRETTY, fit=FAMILY_FIT)
+        say(f"vitzoo: vitzoo show {rows[0]['name']} describes one network")
+
+
+def _row(row: Listed) -> Listed:
+    """Return what a family shows of a network."""
+    return {key: row[key] for key in KEYS} | {"weights": ", ".join(_names(row))}
+
+
+def _names(row: Listed) -> list[str]:
+    """Return the names of the weights of a row, the default first."""
+    names: list[str] = [entry[0] for entry in row[ENTRIES]]
+    return sorted(names, key=lambda name: name != row["weights"])
+
+
+def _first(names: list[str]) -> str:
+    return f"{names[0]} +{len(names) - 1}" if len(names) > 1 else names[0]
+
+
+def _contributions(zoo: Registry, found: Family) -> list[dict[str, str]] | None:
+    """Return the parts and checkpoint formats of a family; None if it is not installed."""
+    if not found.installed:
+        return None
+    for namespace in found.namespaces:
+        zoo.host.load(namespace)
+    return [
+        {"kind": kind, "name": name, "summary": row.summary}
+        for kind, rows in zoo.host.parts.items()
+        for name, (namespace, row) in rows.items()
+        if namespace in found.namespaces
+    ]

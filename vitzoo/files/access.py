@@ -10,7 +10,6 @@ import stat
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
-from hashlib import sha256
 from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
@@ -134,6 +133,8 @@ def hash_file(fd: int, note: Callable[[int, int], object] | None = None) -> str:
     Raises:
         StoreError: the disk has an error.
     """
+    from hashlib import sha256  # costs milliseconds, which `vitzoo show` has not
+
     digest, position, size = sha256(), 0, os.fstat(fd).st_size
     try:
         while chunk := system.pread(fd, CHUNK, position):
@@ -246,6 +247,8 @@ def _begin(path: Path) -> str:
     """Return how temporary names for `path` begin; no two paths share it."""
     name = path.name
     if len(name) > SHORT:
+        from hashlib import sha256  # costs milliseconds
+
         name = f"{name[:SHORT]}-{sha256(os.fsencode(name)).hexdigest()[:16]}"
     return f".{name}"
 

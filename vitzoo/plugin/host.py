@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vitzoo.errors import IncompatibleManifest, PluginError, RegistryError
-from vitzoo.installing import update
 from vitzoo.plugin.entry_points import GROUP, Found, find_plugins
 from vitzoo.plugin.guard import GuardedFormat, Owner, raised_at, reason_of, text_of
 from vitzoo.plugin.importing import import_module
-from vitzoo.plugin.info import CORE, LOCAL, OFF, TROUBLE, PluginInfo
+from vitzoo.plugin.info import CORE, LOCAL, OFF, TROUBLE, PluginInfo, installing
 from vitzoo.plugin.switches import STRICT, Switches
 from vitzoo.schema.reader import describe
 from vitzoo.schema.terms import CORE_MANIFEST, MAX_PLUGIN_MANIFEST
@@ -210,11 +209,12 @@ class PluginHost:
         at = "" if found.value.endswith(".toml") else where_defined(found.value)
         line = raised_at(error, info.package, at)
         reason, newer = reason_of(error, line), isinstance(error, IncompatibleManifest)
+        owner = Owner(info, found.namespace)
         return replace(
             info,
             state="incompatible" if newer else "broken",
             cause=f"{found.owner}: {reason}",
-            fix=update() if newer else Owner(info, found.namespace).fix(error, at and line),
+            fix=installing().update() if newer else owner.fix(error, at and line),
             trace=(*info.trace, f"failed: {reason}"),
         )
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from vitzoo.display import brief
-from vitzoo.installing import from_clone, pip
 from vitzoo.plugin.entry_points import Found
 from vitzoo.plugin.switches import NOT
 from vitzoo.schema.record import Record
@@ -89,6 +88,13 @@ def place(namespace: str) -> tuple[int, str]:
     return {CORE: 0, LOCAL: 2}.get(namespace, 1), namespace
 
 
+def installing() -> Any:
+    """Return the module `vitzoo.installing`, which only messages need."""
+    from vitzoo import installing
+
+    return installing
+
+
 def install_command(namespace: str, *, update: bool = False) -> str:
     """Return how to install the first-party plugin of a namespace or command, empty for others.
 
@@ -97,11 +103,12 @@ def install_command(namespace: str, *, update: bool = False) -> str:
     owner = FIRST_PARTY.get(namespace) or FIRST_PARTY_COMMANDS.get(namespace)
     if not owner:
         return ""
-    return from_clone(*["."] * update, f"./plugins/{owner}", update=update)
+    return installing().from_clone(*["."] * update, f"./plugins/{owner}", update=update)
 
 
 def renewal(found: Found | PluginInfo, name: str) -> str:
     """Return the fix for a plugin that cannot be used; `name` is the value that disables it."""
+    pip = installing().pip
     owner, rows = found.distribution, (FIRST_PARTY | FIRST_PARTY_COMMANDS).items()
     own = next((space for space, one in rows if one == owner), "")
     upgrade = install_command(own) or pip("install", "--upgrade", owner)

@@ -7,9 +7,7 @@ It is used in place of an equal manifest, and for a plugin that is not installed
 
 from __future__ import annotations
 
-import json
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,6 +56,8 @@ def generated(namespace: str) -> Generated | None:
     file = FOLDER / f"{namespace}.json"
     if (namespace != CORE and namespace not in FIRST_PARTY) or not file.is_file():
         return None  # a new namespace has no file until it is generated
+    import json
+
     table = json.loads(file.read_bytes())
     rows = [dict(zip(COLUMNS, row, strict=True)) for row in table["variants"]]
     listing = Listing(rows, table["parts"], table["formats"], table["summary"])
@@ -68,6 +68,8 @@ def listing_of(manifest: Path, namespace: str) -> Listing | None:
     """Return the generated listing of a manifest, None if it was made from another manifest."""
     if (found := generated(namespace)) is None:
         return None
+    from hashlib import sha256  # costs milliseconds, which `vitzoo show` has not
+
     try:
         data = read_regular(manifest, MAX_PLUGIN_MANIFEST)
     except StoreError:

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from vitzoo.errors import PluginError
 from vitzoo.plugin.host import LOCK
-from vitzoo.plugin.info import CORE, PluginInfo, place
-from vitzoo.registry.generated import Listing, listing_of
+from vitzoo.plugin.info import CORE, FIRST_PARTY, PluginInfo, place
+from vitzoo.registry.generated import Listing, generated, listing_of
 from vitzoo.registry.listing import (
     ENTRIES,
     FIELDS,
     HUB,
     KNOWN_AS,
     LABEL,
+    Family,
     Listed,
     Names,
     fields,
@@ -34,6 +35,9 @@ from vitzoo.registry.listing import (
 if TYPE_CHECKING:
     from vitzoo.registry.registry import Registry
     from vitzoo.schema.rows import Variant
+
+ALSO = {"vit": CORE}  # its names begin with it
+NOT_IN_NAMESPACES = frozenset("/:.*?[@")
 
 
 def row_of(variant: Variant) -> Listed:
@@ -166,6 +170,56 @@ class Index:
             self._listings[namespace] = self._of_read(namespace)
         return self._listings[namespace]
 
+    def family(self, name: str) -> Family | None:
+        """Return the family that a name such as `dinov2` or `dinov2/` means, None for another.
+
+        The name of a plugin of this project without `vitzoo-`, such as `encoders`, means all of its
+        namespaces, and `vit` the core. Only that plugin is read, and a module plugin is imported.
+
+        Raises:
+            PluginError: the plugin cannot be used.
+        """
+        name = ALSO.get(name.removesuffix("/"), name.removesuffix("/"))
+        if not NOT_IN_NAMESPACES.isdisjoint(name):  # reads no entry points
+            return None
+        if found := self._family_of(name):
+            return found
+        spaces = _namespaces(f"vitzoo-{name}")
+        every = [one for space in spaces if (one := self._family_of(space))]
+        if not every:
+            return None
+        return Family(
+            name,
+            f"The families {', '.join(one.name for one in every if one.rows)}",
+            every[0].plugin,
+            all(one.installed for one in every),
+            [row for one in every for row in one.rows],
+            sum(one.parts for one in every),
+            sum(one.formats for one in every),
+            tuple(one.name for one in every),
+        )
+
+    def _family_of(self, namespace: str) -> Family | None:
+        if info := self.zoo.host.infos.get(namespace):
+            listing, plugin = self.of(namespace), info.distribution
+        elif namespace in FIRST_PARTY and (found := generated(namespace)):
+            listing, plugin = found.listing, FIRST_PARTY[namespace]
+        else:
+            return None
+        others = (one for one in _namespaces(plugin) if one != namespace)
+        siblings = (one for one in others if (found := generated(one)) and found.listing.rows)
+        return Family(
+            namespace,
+            listing.summary,
+            plugin,
+            info is not None,
+            listing.rows,
+            listing.parts,
+            listing.formats,
+            (namespace,),
+            () if listing.rows else tuple(siblings),
+        )
+
     def elsewhere(self) -> Names:
         """Return what each name of another library, of a paper or of the Hub means."""
         rows = self.rows()
@@ -195,6 +249,11 @@ class Index:
         rows = [row_of(variant) for variant in every if variant.namespace == namespace]
         contents = self.zoo.host.contents.get(namespace)
         return Listing(rows, *contributions(entries), contents.summary if contents else "")
+
+
+def _namespaces(plugin: str) -> list[str]:
+    """Return the namespaces of a plugin of this project."""
+    return [namespace for namespace, owner in FIRST_PARTY.items() if owner == plugin]
 
 
 def contributions(entries: Iterable[Any]) -> tuple[int, int]:

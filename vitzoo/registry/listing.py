@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from vitzoo.errors import InvalidOption, UnknownOption, did_you_mean
-from vitzoo.plugin.info import place
+from vitzoo.plugin.info import CORE, install_command, place
 from vitzoo.schema.terms import KNN, RESULTS
 from vitzoo.text import px
 
@@ -47,6 +47,7 @@ KINDS: dict[str, Literal["text", "number", "size"]] = {
 }
 FIELDS = tuple(KINDS)
 OF_WEIGHTS = ("weights", *RESULTS, *TEXTS_OF_WEIGHTS)
+LICENSE = OF_WEIGHTS.index("license")
 WITHOUT_WEIGHTS = (None,) * len(OF_WEIGHTS)
 HIGHER = (*RESULTS, *MEASUREMENTS)  # fields whose larger values are better
 HEADINGS = {
@@ -59,11 +60,71 @@ ALSO = {heading.lower(): field for field, heading in HEADINGS.items()}
 ENTRIES = "entries"  # of a row: the values of `OF_WEIGHTS` of each weights entry
 KNOWN_AS = "known_as"  # of a row: the names of the network and of its files elsewhere
 HUB = "the Hub"
+TIMM = "timm"  # the namespace of timm's networks, and the library
 LABEL = "label"  # of the row of a weights entry: `variant`, or `variant:weights`
 
 Listed = dict[str, Any]
 Names = dict[str, list[tuple[Listed, str, str]]]
 """By name: the row, the library that uses the name, and the weights entry of a file, or empty."""
+
+
+class Family(NamedTuple):
+    """The networks of a namespace, or of a plugin of this project.
+
+    Args:
+        name: the namespace, or the name of the plugin without `vitzoo-`.
+        summary: what the networks are, in one sentence; empty if the plugin does not state it.
+        plugin: the distribution.
+        installed: whether the plugin is installed.
+        rows: one of each network.
+        parts, formats: the number of parts and of checkpoint formats.
+        namespaces: of the plugin, or the only one.
+        siblings: of a family without networks: the other namespaces of the plugin that have some.
+    """
+
+    name: str
+    summary: str
+    plugin: str
+    installed: bool
+    rows: list[Listed]
+    parts: int
+    formats: int
+    namespaces: tuple[str, ...]
+    siblings: tuple[str, ...] = ()
+
+    @property
+    def papers(self) -> list[str]:
+        """The papers of the networks."""
+        return list(dict.fromkeys(row["paper"] for row in self.rows if row["paper"]))
+
+    @property
+    def licenses(self) -> list[str]:
+        """The licenses of all weights."""
+        every = (entry[LICENSE] for row in self.rows for entry in row[ENTRIES])
+        return list(dict.fromkeys(filter(None, every)))
+
+    @property
+    def contents(self) -> str:
+        """The numbers of networks, parts and checkpoint formats."""
+        numbers = {
+            "network": len(self.rows), "part": self.parts, "checkpoint format": self.formats
+        }  # fmt: skip
+        stated = (f"{n} {what}{'s' * (n > 1)}" for what, n in numbers.items() if n)
+        return ", ".join(stated) or "nothing"
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The patterns that match the names of the family, if it is installed."""
+        core = tuple(row["name"] for row in self.rows)  # these have no common beginning
+        return core if self.name == CORE else tuple(f"{one}/*" for one in self.namespaces)
+
+    @property
+    def needs(self) -> str:
+        """What to install; empty if the plugin is installed."""
+        if self.installed:
+            return ""
+        install = install_command(self.namespaces[0])
+        return f"{self.name} needs the plugin {self.plugin} (not installed); {install}"
 
 
 def mentions(row: Listed, word: str) -> bool:
@@ -120,6 +181,20 @@ def of_weights(weights: Weights) -> list[Any]:
         *(values[name] if compares or name == KNN else None for name in RESULTS),
         *(text(weights) for text in TEXTS_OF_WEIGHTS.values()),
     ]
+
+
+def doubled(rows: Iterable[Listed]) -> set[str]:
+    """Return the names of timm's networks that another family builds of vitzoo's parts.
+
+    `timm/NAME` runs timm's code. The other family states that its network is `NAME` in timm.
+    """
+    return {
+        f"{TIMM}/{name}"
+        for row in rows
+        if row["namespace"] != TIMM
+        for library, name, _ in row[KNOWN_AS]
+        if library == TIMM
+    }
 
 
 def for_each_weights(row: Listed) -> list[Listed]:
