@@ -355,7 +355,7 @@ ALL = {
     60: "name params top1",
     80: "name params top1 px GMACs",
     100: "name params top1 px GMACs license",
-    140: "name params top1 px GMACs license pin",
+    140: "name params top1 k-NN px GMACs license pin",
 }
 
 

@@ -51,7 +51,7 @@ WIDE = tuple(dict.fromkeys((*SHOWN, *FURTHER_RESULTS, "weights", "pretraining_da
 PIPED = (
     "name", "params", "image_size", "num_classes", "top1", "license", "pin", "weights", "summary"
 )  # fmt: skip
-LEAVING = ("pin", "license", "gmacs", "image_size", KNN, "top1", "params")  # in this order
+LEAVING = (KNN, "pin", "license", "gmacs", "image_size", "top1", "params")  # in this order
 MOST_NAMED = 4  # papers or licenses in one line
 PINS = {"confirmed": "c", "reported": "r", "first-use": "f"}
 PRETTY: dict[str, Any] = {
@@ -240,14 +240,15 @@ def _print_headers(named: dict[str, Family]) -> None:
 
 
 def _say_contents(named: dict[str, Family]) -> None:
+    """Say what families without networks have, and which other families their plugins have."""
     for one in named.values():
         if not one.rows:
-            say_contents(one)
+            say(f"vitzoo: {one.name} has no network, but {one.contents}: vitzoo show {one.name}")
+            say_siblings(one)
 
 
-def say_contents(found: Family) -> None:
-    """Say what a family has besides networks, and which other families its plugin has."""
-    say(f"vitzoo: {found.name} has no network, but {found.contents}: vitzoo show {found.name}")
+def say_siblings(found: Family) -> None:
+    """Say which other families the plugin of a family without networks has."""
     if found.siblings:
         say(f"vitzoo: {found.plugin} also has the families {', '.join(found.siblings)}")
 
@@ -413,10 +414,13 @@ def _fit(
     The first columns of `leaving` leave first, then all others from the right, then `top1` and
     `params`, then the numbers that the options use; but those of --wide leave before all of them.
     """
+    if "top1" not in columns:  # k-NN takes its place
+        leaving = tuple(KNN if field == "top1" else field for field in leaving if field != KNN)
+    figure = "top1" if "top1" in leaving else KNN
     asked = [field for field in dict.fromkeys(used) if leaving and KINDS[field] == "number"]
     kept = "name" if "name" in columns else columns[0]
     others = [column for column in reversed(columns) if column not in (*leaving, kept)]
-    at = 0 if columns == WIDE else leaving.index("top1") if leaving else 0
+    at = 0 if columns == WIDE else leaving.index(figure) if leaving else 0
     order = [*leaving[:at], *others, *leaving[at:]]
     order = [column for column in order if column not in asked] + asked[::-1]
     if here and "weights" in order:  # they are the reason for the listing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from vitzoo.cli.browse import USES, call_of, classes, file_size
-from vitzoo.cli.listing import print_header, say_contents, without_doubled
+from vitzoo.cli.listing import print_header, say_siblings, without_doubled
 from vitzoo.cli.output import (
     PERCENT,
     Fit,
@@ -177,8 +177,9 @@ def print_family(zoo: Registry, found: Family, *, as_json: bool, everything: boo
     with paged():
         print_header(found)
         if not rows:
+            echo()
             print_rows(parts or [], ("kind", "name", "summary"))
-            say_contents(found)
+            say_siblings(found)
             return
         rows = rows if everything else without_doubled(zoo, rows)
         empty = {key for key in ("top1", KNN) if all(row[key] is None for row in rows)}
