@@ -169,7 +169,8 @@ class Weights(Record):
         repo, revision: Hub repository (`owner/name`), and the commit or pull request (`refs/pr/N`)
             that has the file; an empty revision is unknown.
         url: https address of the file, which is on no Hub; never trusted on first use.
-        path: absolute path of the file on this machine; only in the user's registry files.
+        path: of the file on this machine, absolute once it is read; only in the user's registry
+            files.
         size: bytes; None if unknown.
         predicted_size: estimated bytes, of which the file has at most 2 % or 4 KiB more, for a file
             whose size is unknown.
