@@ -383,11 +383,11 @@ def test_the_page_on_exports_works(page_folder, monkeypatch, run):
     monkeypatch.setitem(sys.modules, "openvino_telemetry", None)  # as the page does
     scope, alone = {}, "import sys; sys.modules['vitzoo'] = sys.modules['torch'] = None\n"
     shown = 0
-    for language, text, below in found:
-        printed, expected = io.StringIO(), below
+    for language, block, below in found:
+        text, _, inside = block.partition("\n") if language == "console" else (block, "", "")
+        printed, expected = io.StringIO(), inside or below
         if language == "console":
-            command, _, expected = text.partition("\n")
-            code, out, notes = run(*shlex.split(command)[2:])
+            code, out, notes = run(*shlex.split(text)[2:])
             assert code == 0, notes
             printed.write(notes + out)
         elif language == "python":
