@@ -105,7 +105,6 @@ class Predictor:
 
     Attributes:
         model: the network.
-        device: of the computation.
         outputs: names of the outputs.
         output_activation: how logits become `labels`; empty without this output.
         native_size: largest number of patches of an image, None with one size for all images.
