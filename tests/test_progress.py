@@ -122,8 +122,10 @@ class Notebook:
         self.shell = SimpleNamespace(kernel=object(), execution_count=1)
         ipython = ModuleType("IPython")
         ipython.get_ipython = lambda: self.shell
-        ipython.display = SimpleNamespace(display=self.display)
+        displays = ModuleType("IPython.display")
+        displays.display = self.display
         monkeypatch.setitem(sys.modules, "IPython", ipython)
+        monkeypatch.setitem(sys.modules, "IPython.display", displays)
         monkeypatch.setattr(progress, "REFRESHED", 10**9)
         monkeypatch.setattr(progress, "_NOTEBOOK", progress._Notebook())
 

@@ -58,6 +58,13 @@ def _are_numbers(texts: Iterable[str]) -> bool:
     return bool(given) and all(map(NUMBER.fullmatch, given))
 
 
+def escaped_html(text: str) -> str:
+    """Return a text as a notebook shows it."""
+    from html import escape
+
+    return escape(printable(text))
+
+
 def html_table(
     rows: Iterable[Mapping[str, object]], title: str = "", notes: Iterable[str] = ()
 ) -> str:
@@ -71,7 +78,6 @@ def html_table(
     >>> html_table([{"label": "<b>"}])  # doctest: +ELLIPSIS
     '<table><tr><th style="text-align: left">label</th></tr><tr><td ...>&lt;b&gt;</td></tr></table>'
     """
-    from html import escape
 
     every = [{key: cell(value) for key, value in row.items()} for row in rows]
     first = every[:MOST_ROWS]
@@ -81,12 +87,13 @@ def html_table(
     def line(tag: str, texts: Iterable[str]) -> str:
         pairs = zip(sides, texts, strict=True)
         cells = (
-            f'<{tag} style="text-align: {side}">{escape(text)}</{tag}>' for side, text in pairs
+            f'<{tag} style="text-align: {side}">{escaped_html(text)}</{tag}>'
+            for side, text in pairs
         )
         return f"<tr>{''.join(cells)}</tr>"
 
     def alone(tag: str, text: str) -> str:
-        return f"<{tag}>{escape(printable(text))}</{tag}>"
+        return f"<{tag}>{escaped_html(text)}</{tag}>"
 
     lines = [line("th", map(printable, row)) for row in first[:1]]
     lines += [line("td", row.values()) for row in first]

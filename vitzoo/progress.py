@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
+from importlib import import_module
 from typing import Any
 
+from vitzoo.display import escaped_html
 from vitzoo.errors import printable
 from vitzoo.text import UNWRITABLE, is_terminal
 
@@ -248,21 +250,18 @@ class _Notebook:
         self._show(f"{name} {text}" if text else "")
 
     def _show(self, last: str = "", *, update: bool = True) -> None:
-        from html import escape  # IPython has imported it
-
-        from IPython import display
-
         lines, plain = [], []
         for name, done, total, text in self._bars.values():
             moved = f' value="{done}" max="{total}"' if total else ""
             plain.append(printable(f"{name} {text}"))
-            lines.append(f"<div><progress{moved}></progress> {escape(plain[-1])}</div>")
+            lines.append(f"<div><progress{moved}></progress> {escaped_html(plain[-1])}</div>")
         if not plain:
             plain = [printable(last)]
-            lines = [f"<div>{escape(plain[0])}</div>"]
+            lines = [f"<div>{escaped_html(plain[0])}</div>"]
         data = {"text/html": "".join(lines), "text/plain": "\n".join(plain)}
-        show: Any = display.display  # it has no types
-        show(data, raw=True, display_id=self._output, update=update)
+        import_module("IPython.display").display(
+            data, raw=True, display_id=self._output, update=update
+        )
         self._shown = time.monotonic()
 
 
