@@ -521,3 +521,12 @@ def test_docstring_examples(name):
     result = doctest.testmod(importlib.import_module(name), extraglobs={"torch": torch})
     assert result.attempted > 0
     assert result.failed == 0
+
+
+def test_the_page_of_settings_has_every_variable():
+    page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    stated = re.findall(r"^\| `(VITZOO_\w+)` \|", page, re.MULTILINE)
+    source = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("vitzoo/**/*.py"))
+    read = set(re.findall(r"(?<![A-Z_])VITZOO_[A-Z]+(?:_[A-Z]+)*\b", source))
+    assert sorted(stated) == sorted(read - {"VITZOO_COMPLETE"})
+    assert len(stated) == len(set(stated))
