@@ -21,6 +21,7 @@ from vitzoo.parts import protocols
 from vitzoo.plugin import hookspecs
 from vitzoo.schema.entries import NUMBERS
 from vitzoo.schema.manifest import read_manifest
+from vitzoo.schema.preprocessing import Preprocessing
 from vitzoo.schema.rows import Contribution, PaperResult, Recipe, Throughput, Variant, Weights
 from vitzoo.schema.spec import BlockSpec, PartSpec, Spec
 from vitzoo.schema.terms import CORE_BUILDER
@@ -184,6 +185,7 @@ PAGES: dict[str, dict[str, Callable[[], Rows]]] = {
         **{kind: partial(parts, kind) for kind in GIVEN},
     },
     "plugins.md": {"hooks": hooks, "paths": paths},
+    "predicting.md": {"preprocessing": partial(keys, Preprocessing)},
     "registry.md": {
         "measurement": partial(keys, Throughput, "name", "images_per_second"),
         "network": partial(keys, Spec, "variant", "block"),

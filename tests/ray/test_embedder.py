@@ -21,7 +21,6 @@ from vitzoo.errors import InvalidOption, MissingDependency
 ROOT = Path(__file__).parents[2]
 NEEDS_RAY = pytest.mark.slow  # the quick tests do not install it
 FILES = sorted((ROOT / "docs" / "examples" / "digits").glob("*.png"))
-PAGE = (ROOT / "docs" / "ray-and-spark.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +152,8 @@ quiet = {"include_dashboard": False, "logging_level": "error", "log_to_driver": 
 ray.init(num_cpus=2, object_store_memory=100_000_000, _temp_dir=sys.argv[3], **quiet)
 context = ray.data.DataContext.get_current()
 context.enable_progress_bars = False
-(code,) = re.findall("^```python\\n(.*?)^```", page.partition("## Spark")[0], re.M | re.S)
+section = page.partition("## Ray Data")[2].partition("## Spark")[0]
+(code,) = re.findall("^```python\\n(.*?)^```", section, re.M | re.S)
 exec(compile(code, "the page", "exec"))
 
 class Killed(vitzoo.ray.Embedder):
@@ -202,7 +202,7 @@ def test_ray_gives_the_rows_of_the_predictor_if_a_worker_is_killed(predictor, tm
     script = tmp_path / "session.py"
     script.write_text(SESSION)
     with tempfile.TemporaryDirectory(prefix="ray") as short:  # its sockets have short paths
-        arguments = [sys.executable, script, tmp_path, ROOT / "docs" / "ray-and-spark.md", short]
+        arguments = [sys.executable, script, tmp_path, ROOT / "docs" / "embedding.md", short]
         done = subprocess.run(
             arguments, cwd=tmp_path, env=os.environ | PATIENCE, capture_output=True, text=True,
             timeout=560,  # if no core is left to read the files, Ray waits for ever

@@ -30,7 +30,7 @@ def test_the_recipe_gives_the_rows_of_the_predictor(environment, tmp_path):
     digits = tmp_path / "docs" / "examples" / "digits"
     shutil.copytree(ROOT / "docs" / "examples" / "digits", digits)
     (digits / "broken.png").write_bytes(b"no image")
-    page = (ROOT / "docs" / "ray-and-spark.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8")
     (code,) = re.findall(
         r"^```python\n(.*?)^```", page.partition("## Spark")[2], re.MULTILINE | re.DOTALL
     )

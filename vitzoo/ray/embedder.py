@@ -26,7 +26,7 @@ class Embedder:
     """Maps batches of images to rows: key, error, width, height, sha256, a column for each output.
 
     Pass the class, not an object, to `map_batches`: each worker of Ray then creates its network
-    once. `docs/ray-and-spark.md` shows it. The rows are those of `Predictor`, byte for byte; a row
+    once, see docs/embedding.md#ray-data. The rows are those of `Predictor`, byte for byte; a row
     with NaN or infinity becomes an error.
 
     Args:
