@@ -14,112 +14,72 @@ PAGE = Path(__file__).with_name("cli.md")
 INTRO = """\
 # Command line
 
-`vitzoo` is the command line of vitzoo: it lists, shows, downloads, verifies, converts and runs
-models, and it manages plugins. `vitzoo COMMAND --help` prints the help that this page contains.
+With this page you can read the output of each command, use it in scripts, and search the zoo with
+conditions. The sections below are the text that `vitzoo COMMAND --help` prints.
+
+```console
+$ vitzoo list 'vit_*' --where 'top1>=85 and params<100M' --sort top1:desc
+name                         params   top1   px  GMACs  license     pin
+vit_b8                        86.6M  86.25  224   78.1  Apache-2.0    r
+vit_b16_384                   86.9M  86.01  384   55.5  Apache-2.0    f
+vit_b8:augreg_in21k_ft_in1k   86.6M  85.84  224   78.1  Apache-2.0    f
+vit_b16                       86.6M  85.11  224   17.6  Apache-2.0    r
+pin: c confirmed, r reported by third parties, f trusted on first use
+```
 
 ## Output
 
-Results go to stdout; messages, warnings and progress go to stderr. The form of a result depends on
-where stdout goes:
+Results go to stdout; messages, warnings and progress go to stderr. On a terminal a result is a
+table. In a pipe or a file it is tab-separated lines, the column names first. With `--json` it is
+JSON, whose keys keep their names between versions; sizes are in bytes. `NO_COLOR=1` or `TERM=dumb`
+switches styles off. An error is one message; `VITZOO_DEBUG=1` adds the traceback.
 
-| stdout | form |
-|---|---|
-| a terminal | a table; on a narrow one, fewer columns or one block of lines per row |
-| a pipe or a file | tab-separated lines, the column names first |
-| anywhere, with `--json` | JSON: keys keep their names between versions, sizes are in bytes |
+Exit codes:
 
-Headings of columns are names of fields. `NO_COLOR=1` or `TERM=dumb` switches styles off. An error
-is printed as one message; `VITZOO_DEBUG=1` adds the traceback.
-
-| exit code | meaning |
-|---|---|
-| 0 | success |
-| 1 | a check failed, or a name was not found |
-| 2 | wrong usage, such as an unknown option |
-| 3 | integrity: a file does not match its sha256, or a pin is missing, forbidden or contradicted |
-| 4 | the network failed, or vitzoo is offline |
-| 130 | interrupted with Ctrl-C |
+- 0: success
+- 1: a check failed, or a name was not found
+- 2: wrong usage, such as an unknown option
+- 3: a file does not match its sha256, or a pin is missing, forbidden or contradicted
+- 4: the network failed, or vitzoo is offline
+- 130: interrupted with Ctrl-C
 
 For an image that cannot be read, `vitzoo predict` and `vitzoo probe` end with 1 after the other
-images. `vitzoo embed` ends with 0, because its folder has a row with the error; `--json` gives the
-number of these rows.
+images; `vitzoo embed` ends with 0, because its folder has a row with the error.
 
 ## Lists
 
-`vitzoo list` prints one line per variant, at every width. On a terminal, the command without a
-choice shows the variants of the core, and one line for each family of the plugins. A family is the
-part of a name before the slash. `vitzoo list 'dinov2/*'`, `--family dinov2` and `--all` list the
-variants. In a pipe, with `--json` and with `-q`, the same command gives all variants.
-
-A terminal shows `name`, `params`, `top1`, `px` (`image_size`), `GMACs` (`gmacs`), `license` and
-`pin`. If it is too narrow, columns leave in this order: `pin`; `license`, after it was shortened to
-whether commercial use is allowed (yes, no, or read the terms); `GMACs`; `px`; `top1`; `params`. A
-note on stderr names them. Names are never cut. Numbers that `--where`, `--sort` or `--pareto` use
-are shown, too, and leave before `top1`. `--columns` and `--wide` choose other columns; those of
-`--columns` leave from the right.
-
-| pin | meaning |
-|---|---|
-| c | confirmed: a download had this SHA-256 |
-| r | reported by third parties |
-| f | trusted on first use |
-
-The values of weights, such as `top1` and `license`, are those of the default weights. If `--where`,
-`--sort` or `--pareto` uses such a field, **each weights entry is one line**. Entries that are not
-the default are named `VARIANT:WEIGHTS`; `vitzoo show`, `which`, `fetch` and `verify` take these
-names.
-
-`--pareto params:top1` lists the best trade-offs: the entries than which no other entry has at most
-the parameters and at least the accuracy, and is better in one of them. Higher is better for test
-results and images per second, lower for all other fields. `--sort image_size,top1:desc` sorts by
-two fields.
-
-```console
-$ vitzoo list --where 'top1>=88 and license in (mit, apache-2.0)' --sort params
-$ vitzoo list --pareto gmacs:imagenet_v2 --where 'license=apache-2.0'
-$ vitzoo list --family clip --columns name,top1,pretraining_data
-```
+[`vitzoo list`](#vitzoo-list) says what it lists with which option. If a terminal is too narrow,
+columns leave in this order: `pin`; `license`, after it was shortened to whether commercial use is
+allowed; `GMACs`; `px`; `top1`; `params`. A note names them, and names are never cut.
+`--pareto params:top1` lists the entries than which no other is better in one of the two fields, and
+at least as good in the other.
 
 ## Filters
 
-`vitzoo list --where CONDITION` compares a field with a value. The fields are the keys that
-`vitzoo list --json` prints; `px` means `image_size`, and `classes` means `num_classes`.
+`vitzoo list --where CONDITION` compares a field, which is a key of `vitzoo list --json`, with a
+value; `px` and `classes` mean `image_size` and `num_classes`. `vitzoo.variants` takes the same
+conditions.
 
-- Numbers are compared with `=`, `!=`, `<`, `<=`, `>` and `>=`. They take the suffixes k, M and B:
-  `params<100M`. A number is equal to those that round to it, with at least three digits:
-  `params=5.72M` finds 5,717,416, and `top1=85.1` finds 85.108.
-- Texts are compared with `=` and `!=`, without regard to case. `~` tests whether a text contains
-  another: `license~cc-by`. A text with spaces, commas or parentheses is written in quotes.
-- `in` compares with several values: `image_size in (384, 512)`.
-- `image_size` and `patch_size` are one number of px, or HEIGHTxWIDTH: `image_size=224x336`. Height
-  and width must both meet the condition.
-- Conditions are joined by `and` or `or`; `and` binds more tightly, parentheses group, and a comma
-  means `and`. If `--where` is given twice, both conditions must hold.
-- `weights`, `license`, `pin`, `file_seen`, `pretraining`, `pretraining_data` and the results in
-  percent belong to weights: `top1`, `top5`, `imagenet_real`, `imagenet_v2`, `imagenet_sketch`,
-  `imagenet_a` and `imagenet_r` ([test sets](registry.md#results-and-images-per-second)), and
-  `knn_top1` of features. Conditions are tested on each weights entry; one entry must meet all of
-  them.
+- Numbers take `=`, `!=`, `<`, `<=`, `>`, `>=` and the suffixes k, M and B. A number equals those
+  that round to it, with at least three digits: `params=5.72M` finds 5,717,416.
+- Texts take `=` and `!=`, without regard to case. `~` tests whether a text contains another:
+  `license~cc-by`. Quote a text with spaces, commas or parentheses.
+- `in` compares with several values: `image_size in (384, 512)`. `image_size` and `patch_size` are
+  one number of px, or HEIGHTxWIDTH.
+- `and` binds more tightly than `or`, parentheses group, a comma means `and`. If `--where` is given
+  twice, both conditions must hold.
+- Some fields belong to weights: `license`, `pin`, `file_seen`, `pretraining` (`supervised`,
+  `self-supervised`, `image-text`), `pretraining_data` (such as `LVD-142M`), and the results in
+  percent: `top1`, `top5`, `imagenet_real`, `imagenet_v2`, `imagenet_sketch`, `imagenet_a`,
+  `imagenet_r`, and `knn_top1` of features. One entry must meet all conditions on them.
 - `gmacs` are 10⁹ multiply-accumulates of one image, `activations` its peak memory in bytes
-  ([definitions](registry.md#multiply-accumulates-and-memory)).
-- `rtx4090`, `rtx4090_compiled`, `pro6000_compiled`, `i9_10940x_compiled` and `i7_12700h_compiled`
-  are images per second of the network on this GPU or CPU, eager or compiled.
+  ([definitions](registry.md#multiply-accumulates-and-memory)). `rtx4090`, `rtx4090_compiled`,
+  `pro6000_compiled`, `i9_10940x_compiled` and `i7_12700h_compiled` are images per second on this
+  GPU or CPU ([results](registry.md#results-and-images-per-second)).
 - `file_seen` is `no` if the [repository seemed not to have the file](registry.md#weights), else
   `yes`.
-- `pretraining` is `supervised`, `self-supervised` or `image-text`; `pretraining_data` is a data set
-  such as `ImageNet-21k` or `LVD-142M` ([values](registry.md#weights)).
-- A variant that lacks the field meets only conditions with `!=`.
-
-Any other condition is an error that names the position. If nothing meets the conditions, a note on
-stderr says so, and names the values that exist if one condition alone is met by nothing.
-`vitzoo.variants` takes the same conditions, and returns the variants of which any weights entry
-meets them.
-
-```console
-$ vitzoo list --where 'params<30M and image_size=384' --sort top1:desc
-$ vitzoo list --where 'license in (mit, apache-2.0) and top1>85'
-$ vitzoo list --where 'pretraining=self-supervised or pretraining_data~laion'
-```
+- A variant that lacks the field meets only conditions with `!=`. If nothing meets the conditions, a
+  note names the values that exist.
 
 ```python
 import vitzoo
@@ -131,24 +91,20 @@ vitzoo.variants(where="pretraining=self-supervised or pretraining_data~laion")
 
 ## Plugins
 
-[Plugins can add commands](plugins.md#commands), which `vitzoo --help` lists below those of vitzoo.
-`vitzoo --no-plugins COMMAND` runs a command without plugins. `vitzoo rm`, `vitzoo lock` and
-`vitzoo plugins new` read no plugins except those that the given names belong to. A broken plugin
-does not stop `vitzoo plugins`, `vitzoo plugins check` and `vitzoo plugins why`, even if
-`VITZOO_STRICT_PLUGINS=1` is set.
+[Plugins can add commands](plugins.md#commands). `vitzoo --no-plugins COMMAND` runs a command
+without plugins. A broken plugin does not stop `vitzoo plugins`, `plugins check` and `plugins why`,
+even if `VITZOO_STRICT_PLUGINS=1` is set.
 
 ## Shell completion
 
-The shell completes commands, options, names of variants, `VARIANT:WEIGHTS`, fields and families.
-Add one line to the start-up file of the shell:
+The shell completes commands, options, names, fields and families. Add one line to its start-up
+file:
 
-| shell | file | line |
-|---|---|---|
-| bash | `~/.bashrc` | `eval "$(_VITZOO_COMPLETE=bash_source vitzoo)"` |
-| zsh | `~/.zshrc`, after `compinit` | `eval "$(_VITZOO_COMPLETE=zsh_source vitzoo)"` |
-| fish | `~/.config/fish/config.fish` | `_VITZOO_COMPLETE=fish_source vitzoo \\| source` |
+- bash, `~/.bashrc`: `eval "$(_VITZOO_COMPLETE=bash_source vitzoo)"`
+- zsh, `~/.zshrc`, after `compinit`: `eval "$(_VITZOO_COMPLETE=zsh_source vitzoo)"`
+- fish, `~/.config/fish/config.fish`: `_VITZOO_COMPLETE=fish_source vitzoo | source`
 
-The sections below are written by `python docs/generate_cli.py` from the help of each command.
+`python docs/generate_cli.py` writes this page.
 """
 
 

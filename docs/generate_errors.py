@@ -13,26 +13,27 @@ PAGE = Path(__file__).with_name("errors.md")
 INTRO = """\
 # Exceptions
 
-All exceptions of vitzoo are subclasses of `vitzoo.VitzooError` and are in the module
-`vitzoo.errors`. The most important exceptions are also in `vitzoo`. Many have a second base class
-from Python, so that `except LookupError` also catches `UnknownName`. Each message states the wrong
-value, what was expected, and the fix.
+This page says what to catch. All exceptions are subclasses of `vitzoo.VitzooError`, in
+`vitzoo.errors`; many have a second base class of Python.
 
 ```python
 import vitzoo
 
 try:
-    model = vitzoo.create("vit_b16", weights="no_such_weights")
+    model = vitzoo.create("vit_digits", weights="no_such_weights")
 except vitzoo.WeightsUnavailable as error:
-    print(error)  # vit_b16 has no weights 'no_such_weights'; choose from: ...
+    print(error)
 ```
 
-A [command](cli.md) that fails with an exception exits with the exit code in the table. The warning
-`vitzoo.FirstUseWarning` reports that vitzoo downloaded a file of an `hf://` address whose hash was
-unknown, and wrote the hash into the lock file ([trust on first use](trust.md)). For registered
-weights, vitzoo logs this; `VITZOO_PINS=warn` gives the warning for them, too.
+```text
+vit_digits has no weights 'no_such_weights'; choose from:
+  digits_v1: scikit-learn digits, 0.826 MB, top-1 100.00 %, default
+```
 
-`python docs/generate_errors.py` writes this page from the docstrings of the exceptions.
+[Commands](cli.md#output) return the exit code in the table. The warning `vitzoo.FirstUseWarning`
+reports [trust on first use](trust.md#trust-on-first-use) of `hf://` addresses.
+
+`python docs/generate_errors.py` writes this page.
 """
 
 

@@ -36,9 +36,7 @@ EXECUTED = [
         ROOT / "docs" / f"{n}.md"
         for n in (
             "backbones",
-            "cli",
             "create",
-            "errors",
             "gpu",
             "lora",
             "parts",
@@ -72,7 +70,7 @@ def test_python_snippets_run_in_order(page):
 @pytest.mark.usefixtures("page_folder")
 @pytest.mark.parametrize(
     ("name", "generated", "shown"),
-    [("predicting", "no part", 4)],
+    [("predicting", "no part", 4), ("cli", "## vitzoo list", 1), ("errors", "## Tree", 1)],
 )
 def test_a_page_shows_what_its_blocks_print(name, generated, shown, capsys):
     page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
@@ -116,7 +114,7 @@ def test_the_page_about_trust_counts_the_pins_of_the_registry():
 
 
 # Words that people write; the aim is 30,000 outside records. Both numbers may only fall.
-WORDS = {"outside records": 32_365, "READMEs of plugins": 2_119}
+WORDS = {"outside records": 30_963, "READMEs of plugins": 2_119}
 
 
 def test_people_write_no_more_words_than_before():
