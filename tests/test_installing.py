@@ -79,6 +79,13 @@ def test_words_are_quoted_for_the_shell(programs):
     assert shlex.split(command) == words
 
 
+def test_windows_gets_double_quotes(monkeypatch):
+    monkeypatch.setattr(sys, "executable", r"C:\my programs\python.exe")
+    monkeypatch.setenv("PATH", "")
+    command = pip("install", "timm>=1.0", "numpy")
+    assert command == r'"C:\my programs\python.exe" -m pip install "timm>=1.0" numpy'
+
+
 def test_a_command_changes_to_the_clone_that_vitzoo_is_from():
     command = from_clone("./plugins/vitzoo-dino")
     assert command == f"cd {ROOT} && {pip('install', './plugins/vitzoo-dino')}"
@@ -96,7 +103,7 @@ def wheel(tmp_path, monkeypatch):
         def read_text(self, _):
             return self.text
 
-    monkeypatch.setattr(installing, "distribution", lambda _: Distribution())
+    monkeypatch.setattr(installing.metadata, "distribution", lambda _: Distribution())
     return lambda text: setattr(Distribution, "text", text)
 
 

@@ -8,11 +8,10 @@ from a clone of the repository, `FROM_CLONE`.
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 from functools import cache
-from importlib.metadata import distribution
+from importlib import metadata
 from pathlib import Path
 from shutil import which
 from urllib.parse import urlsplit
@@ -49,7 +48,7 @@ def update() -> str:
 
 def quoted(text: str) -> str:
     """Quote a word of a command, if the shell of this system needs that."""
-    if os.name == "nt":
+    if "\\" in sys.executable:  # on Windows, whose shells know double quotes
         return f'"{text}"' if set(text) & set(" <>&|^") else text
     return shlex.quote(text)
 
@@ -76,7 +75,8 @@ def _clone() -> Path | None:
 def _source() -> Path | None:
     """Return the folder that vitzoo was installed from, as pip records it (PEP 610)."""
     try:
-        url = urlsplit(json.loads(distribution("vitzoo").read_text("direct_url.json") or "")["url"])
+        distribution = metadata.distribution("vitzoo")
+        url = urlsplit(json.loads(distribution.read_text("direct_url.json") or "")["url"])
     except Exception:  # noqa: BLE001  # vitzoo is not installed, or not from a folder
         return None
     return Path(url2pathname(url.path)) if url.scheme == "file" else None

@@ -169,7 +169,7 @@ def test_a_name_gives_its_weights_labels_and_preprocessing(tmp_path, run):
     assert code == 0
     done = json.loads(printed)
     assert done["files"] == ["model.pt2", "labels.json", "preprocessing.json"]
-    says(notes, "vit_digits", f"wrote {out};", "1, 3, 8")
+    says(notes, "vit_digits", f"wrote {out / 'model.pt2'};", "1, 3, 8")
     assert json.loads((out / "labels.json").read_text()) == list(vitzoo.labels("vit_digits"))
     prepare, about = vitzoo.transform("vit_digits"), json.loads(
         (out / "preprocessing.json").read_text()
