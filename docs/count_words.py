@@ -21,7 +21,15 @@ RECORDS = (
     "CHANGELOG.md",
     *(
         f"docs/{name}.md"
-        for name in ("benchmarks", "faults", "maintainers", "parity", "test-suite", "decisions/*")
+        for name in (
+            "benchmarks",
+            "faults",
+            "maintainers",
+            "parity",
+            "releasing",
+            "test-suite",
+            "decisions/*",
+        )
     ),
 )
 CODE = re.compile(r"^ *(```+).*?^ *\1$", re.DOTALL | re.MULTILINE)

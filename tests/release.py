@@ -2,7 +2,7 @@
 
     python tests/release.py [TAG]
 
-The release checklist in CONTRIBUTING.md says how to complete each item. The exit code is 1 while an
+The checklist in docs/releasing.md says how to complete each item. The exit code is 1 while an
 item is missing. A test calls `missing` as soon as the changelog gives the version a date.
 """
 

@@ -48,7 +48,7 @@ def test_the_text_of_the_pull_request():
     rows = [row("net:a"), row("acme/net:b", "already"), row("net:c", "missing: no\n@file [x](y)")]
     rows += [row("net:d", "open"), row("net:e", difference=-3.5), row("net:f", difference=None)]
     text = PINS["described"](rows)
-    says(text, "3 are new", "1 were known", "1 have none", "CONTRIBUTING.md")
+    says(text, "3 are new", "1 were known", "1 have none", "docs/releasing.md")
     says(text, "1 entries were not asked for", "Run the workflow again")
     table = text.rpartition("|---|\n")[2].splitlines()
     ends = " | `cdcdcdcd` | `abababab` |"

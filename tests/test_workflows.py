@@ -99,7 +99,8 @@ def test_the_jobs_are_the_tiers_and_the_distributions_of_the_repository():
 
 
 def test_the_commands_are_those_of_contributing():
-    page = " ".join((ROOT / "CONTRIBUTING.md").read_text("utf-8").split())
+    pages = (ROOT / "CONTRIBUTING.md", ROOT / "docs" / "releasing.md")
+    page = " ".join(" ".join(path.read_text("utf-8").split()) for path in pages)
     documented = ("-m sphinx", "-m build", "-m twine check", "tests/release.py", "-m pytest -n 2")
     for words in documented:
         commands = [command for _, command in COMMANDS if words in command]

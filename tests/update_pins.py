@@ -33,7 +33,7 @@ MOST = 60_000  # characters of a text; GitHub accepts 65,536
 SHOWN = 300  # characters of a cause
 INTRO = """\
 `vitzoo registry pin --all` asked the Hub for the pins of all weights files: {pinned} are new, \
-{already} were known, {rest} have none. CONTRIBUTING.md says how to review this change.
+{already} were known, {rest} have none. docs/releasing.md says how to review this change.
 """
 EARLY = """
 The run ended early: {open} entries were not asked for. Run the workflow again.

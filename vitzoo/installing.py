@@ -1,7 +1,7 @@
 """Commands that install packages into the running Python, for messages; torch-free.
 
 Before the first release, vitzoo and its plugins are on no package index, where anybody could
-register their names; see the release checklist in CONTRIBUTING.md. Until then they are installed
+register their names; see docs/releasing.md. Until then they are installed
 from a clone of the repository, `FROM_CLONE`.
 """
 
