@@ -3,8 +3,8 @@
     python docs/count_words.py
 
 Tables count, but code blocks and what a script writes do not: what stands between `<!-- NAME -->`
-and `<!-- end -->`, and what `WRITTEN` names. Records are for auditors and contributors. The aim is
-30,000 words outside records, where a test limits them.
+and `<!-- end -->`, and what `WRITTEN` names. Records are for auditors and contributors. A test
+limits the words outside records to 30,000.
 """
 
 from __future__ import annotations

@@ -113,8 +113,8 @@ def test_the_page_about_trust_counts_the_pins_of_the_registry():
     assert "| `confirmed` | 1 | 1 |" in page  # `vit_digits`, as the sentence above the table says
 
 
-# Words that people write; the aim is 30,000 outside records. Both numbers may only fall.
-WORDS = {"outside records": 30_963, "READMEs of plugins": 2_119}
+# Words that people write. Both numbers may only fall.
+WORDS = {"outside records": 30_000, "READMEs of plugins": 2_119}
 
 
 def test_people_write_no_more_words_than_before():
@@ -481,7 +481,7 @@ def test_blocks_and_tables_of_calls_run_in_order(page, tmp_path, monkeypatch, ca
             calls += 1
     printed = re.findall(r"^print\(.*?\)  # (.*)$", text, re.MULTILINE)
     assert printed == capsys.readouterr().out.splitlines()
-    assert page != CALLS or (calls > 40 and offline == 6)
+    assert page != CALLS or (calls > 35 and offline == 6)
 
 
 def test_every_key_of_a_registry_file_is_documented(monkeypatch):
