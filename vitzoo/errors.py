@@ -307,13 +307,19 @@ def printable(text: str | os.PathLike[str], most: int | None = None) -> str:
 def did_you_mean(word: str, known: Iterable[str], *, limit: int = 3) -> str:
     """Return `"; did you mean 'a' or 'b'?"`, or an empty string if no known name is similar.
 
-    For a bare name, the same name in a namespace comes first.
+    For a bare name, the same name in a namespace comes first. Of equally similar names, the first
+    is the one with the most letters in the same places.
     """
-    from difflib import get_close_matches  # costs 5 ms; only errors need it
+    from difflib import SequenceMatcher, get_close_matches  # costs 5 ms; only errors need it
 
     by_lower = {name.lower(): name for name in known}
     near = [name for name in by_lower.values() if name.endswith(f"/{word}")]
-    close = get_close_matches(word[:MOST_OF_WORD].lower(), by_lower, n=limit, cutoff=0.6)
+    typed = word[:MOST_OF_WORD].lower()
+    close = get_close_matches(typed, by_lower, n=4 * limit, cutoff=0.6)
+    close.sort(
+        key=lambda m: (SequenceMatcher(None, m, typed).ratio(), sum(map(str.__eq__, m, typed))),
+        reverse=True,
+    )
     near = (near + [by_lower[m] for m in close if by_lower[m] not in near])[:limit]
     return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
