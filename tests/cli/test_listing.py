@@ -333,6 +333,8 @@ def test_list_shows_the_best_trade_offs(run):
         ("--pareto", "params:top2", 2, ("'top2'", "'top1'")),
         ("--sort", "params,tp1:desc", 2, ("'tp1'", "'top1'")),
         ("--columns", "name,parms", 2, ("'parms'", "'params'")),
+        ("--where", "accuracy>85", 2, ("'accuracy'", "did you mean 'top1'?", "gmacs")),
+        ("--sort", "Resolution", 2, ("'Resolution'", "did you mean 'image_size'?", "gmacs")),
     ],
 )
 def test_a_wrong_field_of_an_option_is_named(run, option, value, code, message):

@@ -57,6 +57,20 @@ HEADINGS = {
     KNN: "k-NN",
 }  # in tables
 ALSO = {heading.lower(): field for field, heading in HEADINGS.items()}
+PLAIN = {  # words that people try, and the field that they mean
+    "accuracy": "top1",
+    "acc": "top1",
+    "size": "params",
+    "parameters": "params",
+    "flops": "gmacs",
+    "macs": "gmacs",
+    "resolution": "image_size",
+    "patch": "patch_size",
+    "width": "embed_dim",
+    "layers": "depth",
+    "heads": "num_heads",
+    "family": "namespace",
+}
 ENTRIES = "entries"  # of a row: the values of `OF_WEIGHTS` of each weights entry
 KNOWN_AS = "known_as"  # of a row: the names of the network and of its files elsewhere
 HUB = "the Hub"
@@ -220,7 +234,8 @@ def check_field(name: str, where: str = "") -> str:
     field = ALSO.get(name.lower(), name.lower())
     if field not in KINDS:
         known = ", ".join(FIELDS)
-        near = did_you_mean(name, FIELDS)
+        plain = PLAIN.get(name.lower())
+        near = f"; did you mean {plain!r}?" if plain else did_you_mean(name, FIELDS)
         raise UnknownOption(f"unknown field {name!r}{where}{near}; fields: {known}")
     return field
 
