@@ -337,6 +337,11 @@ def test_rm_command(fetched, run):
     assert run("rm")[0] == 2
 
 
+def test_rm_says_that_bundled_weights_stay(run, caplog):
+    assert run("rm", "vit_digits")[:2] == (0, "name\tfreed\nvit_digits\t0\n")
+    says(caplog.text, "vit_digits:digits_v1", "part of the package vitzoo", "cannot be removed")
+
+
 def test_import(net, hub, tmp_path, offline):
     offline()
     path = tmp_path / "carried.bin"

@@ -32,6 +32,7 @@ from vitzoo.foreign.hub import (
     take_cached_at,
 )
 from vitzoo.keywords import check_keywords, check_progress, check_types, hint_of_progress
+from vitzoo.log import log
 from vitzoo.opening import File, Folder, Named, OnHub, locate
 from vitzoo.progress import Note, OnProgress, Show, bar, reporting
 from vitzoo.registry.choice import choose
@@ -329,6 +330,10 @@ def remove(name: str, weights: str | None = None) -> int:
         found = replace(found, row=choose(found.variant, weights, registry()))
     pins = _pins()
     files = _files_of(found, registry(), pins)
+    for file in files:
+        if file.entry.bundled:
+            part = "%s: these weights are part of the package %s, and cannot be removed alone"
+            log.warning(part, file.label, file.package)
     hashes = [file.pinned(pins).pin.sha256 for file in files if not file.entry.bundled]
     return sum(Store(home).remove(sha256) for sha256 in hashes if sha256) if home else 0
 
