@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from vitzoo.cli.output import print_tables
-from vitzoo.errors import ImageError, InvalidOption, printable
+from vitzoo.errors import ImageError, InvalidOption, did_you_mean, printable
 from vitzoo.settings import DEVICE
 
 PATH = click.Path(path_type=Path)
@@ -58,6 +58,15 @@ def check_there(paths: Iterable[str | Path]) -> None:
     for path in paths:
         if not os.path.lexists(path):
             raise ImageError(f"there is no file {printable(path)}")
+
+
+class Choice(click.Choice[str]):
+    """A choice of words; the message about another word suggests similar ones."""
+
+    def get_invalid_choice_message(self, value: str, ctx: click.Context | None) -> str:
+        """Return the message, which lists all choices."""
+        listed = super().get_invalid_choice_message(value, ctx).removesuffix(".")
+        return listed + did_you_mean(value, self.choices)
 
 
 def matched(pattern: str, value: str, expected: str) -> re.Match[str]:

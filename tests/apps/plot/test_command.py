@@ -52,6 +52,7 @@ def test_plot_draws_a_network_without_weights_only_if_asked(run, tmp_path):
     ("arguments", "parts"),
     [
         (["filterz", "vit_digits", "--out", "x.png"], ["filterz", "filters"]),
+        (["attentoin", "vit_b16", "--out", "x.png"], ["'attentoin'", "did you mean 'attention'"]),
         (["filters", "vit_digits"], ["--out"]),
         (["filters", "vit_b16", "--out", "x.pdf"], ["x.pdf", ".png or .svg"]),
         (["filters", "vit_b16", "--out", "none/x.png"], ["no folder", "none"]),

@@ -12,6 +12,7 @@ import click
 from vitzoo.cli.completion import complete_names
 from vitzoo.cli.options import (
     PATH,
+    Choice,
     check_there,
     device_option,
     flag,
@@ -36,7 +37,7 @@ BENCH = (
 
 def _names(value: str) -> list[str]:
     """Read names of ways with commas."""
-    return [click.Choice(WAYS).convert(name.strip(), None, None) for name in value.split(",")]
+    return [Choice(WAYS).convert(name.strip(), None, None) for name in value.split(",")]
 
 
 def _sizes(value: str) -> list[int]:

@@ -15,6 +15,7 @@ import click
 from vitzoo.cli.completion import complete_names
 from vitzoo.cli.options import (
     PATH,
+    Choice,
     device_name,
     flag,
     json_option,
@@ -67,12 +68,12 @@ class _Embed(click.Command):
     "--vectors",
     default="float32",
     show_default=True,
-    type=click.Choice(["float32", "float16"]),
+    type=Choice(["float32", "float16"]),
     help="Type of the stored vectors.",
 )
 @click.option(
     "--dtype",
-    type=click.Choice(["float32", "bfloat16", "float16"]),
+    type=Choice(["float32", "bfloat16", "float16"]),
     help="Type to compute in; that of the weights if not given. bfloat16 is fast on CUDA: its "
     "embeddings of vit_digits have a cosine of at least 0.9998 with those in float32 "
     "(measured on the CPU).",

@@ -11,6 +11,7 @@ from vitzoo.apps.export.checks import EXTRAS, OUTPUTS, check_export, kind_of
 from vitzoo.cli.completion import complete_names
 from vitzoo.cli.options import (
     PATH,
+    Choice,
     check_there,
     flag,
     json_option,
@@ -27,13 +28,13 @@ EXPORTED_INT8 = (*EXPORTED, "cosine", "speed")
 @click.argument("model", shell_complete=complete_names)
 @click.argument("folder", metavar="DIR", type=PATH)
 @click.option(
-    "--to", type=click.Choice(tuple(EXTRAS)),
+    "--to", type=Choice(tuple(EXTRAS)),
     help="Kind of file; onnx, unless DIR ends in .pt2 (torch) or .xml (openvino).",
 )  # fmt: skip
 @weights_or_file_option
 @click.option(
     "--output",
-    type=click.Choice(OUTPUTS),
+    type=Choice(OUTPUTS),
     default="logits",
     show_default=True,
     help="What the file computes: logits, or the features that the head reads.",

@@ -11,6 +11,7 @@ from vitzoo.apps.plot.kinds import KINDS, check_count, check_kind
 from vitzoo.cli.completion import complete_names
 from vitzoo.cli.options import (
     PATH,
+    Choice,
     check_there,
     device_option,
     flag,
@@ -44,7 +45,7 @@ def _patch(value: str) -> tuple[int, int]:
 
 
 @click.command("plot")
-@click.argument("kind", metavar="KIND", type=click.Choice(tuple(KINDS)))
+@click.argument("kind", metavar="KIND", type=Choice(tuple(KINDS)))
 @click.argument("model", shell_complete=complete_names)
 @click.argument("images", nargs=-1, type=PATH)
 @click.option(

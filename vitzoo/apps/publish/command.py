@@ -10,7 +10,7 @@ import click
 
 from vitzoo.apps.publish.checks import LINK_FILES, PUSHED, check_push
 from vitzoo.cli.completion import complete_names
-from vitzoo.cli.options import PATH, flag, json_option, weights_option
+from vitzoo.cli.options import PATH, Choice, flag, json_option, weights_option
 from vitzoo.cli.output import print_rows, say
 from vitzoo.files.access import check_folder
 from vitzoo.opening import check
@@ -23,7 +23,7 @@ from vitzoo.opening import check
     "--for",
     "library",
     required=True,
-    type=click.Choice(("timm", "transformers", "open_clip", "torchvision")),
+    type=Choice(("timm", "transformers", "open_clip", "torchvision")),
     help="Library that will load the folder.",
 )
 @weights_option
@@ -69,7 +69,7 @@ def link_command(
 @click.option(
     "--for",
     "library",
-    type=click.Choice(PUSHED),
+    type=Choice(PUSHED),
     help="Library that loads the folder, too; by default timm, if it has the network.",
 )
 @click.option("--base-model", multiple=True, metavar="REPO", help="What MODEL was made from.")
