@@ -26,6 +26,7 @@ from vitzoo.text import (
 
 MIN_WRAPPED = 24  # characters; the last column of a table wraps, but is never narrower than this
 DOTS = "..."
+PROMPT = "q quits, space shows the next page"  # of the pager
 TABLES = "vitzoo.tables"  # in the context of a command that prints tables to a pipe, too
 GAP = 2  # spaces between columns
 LEAST_NOTE = 60  # columns; a note on stderr wraps, but is not narrower than this
@@ -131,8 +132,8 @@ class _Page(io.StringIO):
 def paged() -> Iterator[None]:
     """Show the data and the notes of a block in a pager, as git does, if stdout is a terminal.
 
-    The pager is `PAGER`, or `less` with `LESS=FRX`. There is none on a dumb terminal, or if `PAGER`
-    is empty or `cat`.
+    The pager is `PAGER`, or `less` with `LESS=FRX` and a prompt that names its keys. There is none
+    on a dumb terminal, or if `PAGER` is empty or `cat`.
     """
     global _stdout
     command = os.environ.get("PAGER", "less").split()
@@ -156,7 +157,7 @@ def _show(page: _Page, command: list[str]) -> None:
     import subprocess
 
     text = page.getvalue()
-    env = {"LESS": "FRX", "LV": "-c", **os.environ}
+    env = {"LESS": f"FRXPs{PROMPT}$", "LV": "-c", **os.environ}
     before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         subprocess.run(  # noqa: S603  # the user's command

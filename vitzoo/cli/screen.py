@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 from vitzoo.cli.browse import USES, call_of, classes, file_size
@@ -33,7 +34,7 @@ MOST = 6  # weights
 LABELS = 10  # columns of the names of lines
 PRETTY: dict[str, Write] = {"classes": str, "size": str, "top1": PERCENT, KNN: PERCENT}
 FIT = Fit(("license", "size", "classes", "default"), one_line=True)
-KEYS = ("name", "params", "image_size", "top1", KNN, "license", "weights")
+KEYS = ("name", "params", "top1", KNN, "image_size", "license", "weights")  # as in `list`
 FAMILY_FIT = Fit(
     ("weights", "image_size", "license"),
     shorter={"weights": lambda names: _first(names.split(", "))},
@@ -174,7 +175,7 @@ def print_family(zoo: Registry, found: Family, *, as_json: bool, everything: boo
             echo()
             print_rows(table, tuple(table[0]))
         return
-    with paged():
+    with paged() if everything else nullcontext():  # as in `list`
         print_header(found)
         if not rows:
             echo()
