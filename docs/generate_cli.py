@@ -24,7 +24,7 @@ vit_b8                        86.6M  86.25  224   78.1  Apache-2.0    r
 vit_b16_384                   86.9M  86.01  384   55.5  Apache-2.0    f
 vit_b8:augreg_in21k_ft_in1k   86.6M  85.84  224   78.1  Apache-2.0    f
 vit_b16                       86.6M  85.11  224   17.6  Apache-2.0    r
-pin: c confirmed, r reported by third parties, f trusted on first use
+pin: SHA-256 from: r third parties, f the Hub at first download
 ```
 
 ## Output
@@ -49,8 +49,10 @@ images; `vitzoo embed` ends with 0, because its folder has a row with the error.
 ## Lists
 
 [`vitzoo list`](#vitzoo-list) says what it lists with which option. If a terminal is too narrow,
-columns leave in this order: `pin`; `license`, after it was shortened to whether commercial use is
-allowed; `GMACs`; `px`; `top1`; `params`. A note names them, and names are never cut.
+columns leave in this order: `pin`; `license`, after `commercial` took its place, which says whether
+commercial use is allowed; `GMACs`; `px`; `top1`; `params`. Numbers and licenses that the options
+use leave last. A note names the hidden columns and the option that shows them, and names are never
+cut.
 `--pareto params:top1` lists the entries than which no other is better in one of the two fields, and
 at least as good in the other.
 

@@ -356,7 +356,7 @@ def test_chosen_columns_in_a_pipe(run):
 ALL = {
     60: "name params top1",
     80: "name params top1 px GMACs",
-    100: "name params top1 px GMACs license",
+    100: "name params top1 px GMACs commercial",
     140: "name params top1 px GMACs license pin",
 }
 
@@ -377,14 +377,17 @@ def test_list_has_a_line_for_each_variant_at_every_width(columns):
     notes = rows[len(names) :]
     hidden = [name for name in wanted[140] if name not in wanted[columns]]
     if hidden:
-        assert f"{columns} columns: {', '.join(hidden)}" in notes[-1]
+        see = ",".join(("--columns name", *hidden[:3]))
+        end = f"{columns} columns: {', '.join(hidden)}; to see: {see}".split("; ")
+        assert all(part in " ".join(notes[-3:]) for part in end)
     if columns == 100:
-        assert shown["license"] == "yes"
-        assert any("license:" in note for note in notes)
+        assert shown["commercial"] == "yes"
+        says(" ".join(notes), "commercial: yes allowed by the license", "read see its terms")
     if columns == 140:
         assert shown["license"] == "Apache-2.0"
         assert shown["pin"] == "r"
-        assert any(note.startswith("pin: c confirmed, r reported") for note in notes)
+        note = "pin: SHA-256 from: c the author, r third parties, f the Hub at first download"
+        assert note in notes
 
 
 @pytest.mark.slow
@@ -454,7 +457,7 @@ def test_a_terminal_shows_the_numbers_that_options_use():
     )
     shown = {
         140: "name params top1 imagenet_v2 imagenet_a px GMACs license pin",
-        80: "name params top1 imagenet_v2 imagenet_a px",
+        80: "name params imagenet_v2 imagenet_a license",
         60: "name imagenet_v2 imagenet_a",
     }
     for columns, titles in shown.items():

@@ -106,6 +106,25 @@ def test_columns_leave_in_order_and_a_note_names_them(monkeypatch, capsys, colum
         assert err == ""
 
 
+def test_a_shorter_form_may_have_a_heading_and_a_legend_of_what_occurs(monkeypatch, capsys):
+    screen = Screen()
+    on(screen, monkeypatch, columns=26)
+    legend = output.Legend("initial:", {"A": "as Apache", "M": "as MIT"})
+    fit = FIT._replace(
+        hide=("license", "px"),
+        notes={"license shorter": legend},
+        headings={"license": "initial"},
+        see="--columns name",
+    )
+    output.print_rows(ROWS, ("name", "px", "license"), fit=fit)
+    assert screen.lines[0].split() == ["name", "px", "initial"]
+    assert screen.lines[3:] == ["initial: A as Apache"]
+    err = capsys.readouterr().err
+    assert err.splitlines()[-2:] == [
+        "vitzoo: hidden at 26 columns: license", "to see: --columns name,license"
+    ]  # fmt: skip
+
+
 def test_a_table_that_does_not_fit_is_printed_as_a_block_for_each_row(monkeypatch):
     screen = Screen()
     on(screen, monkeypatch, columns=20)
@@ -215,7 +234,7 @@ def test_all_networks_are_shown_in_a_pager_as_git_does(pager, tmp_path):
     assert screen == ""
     assert page.replace("\n", "\r\n") == on_terminal("list", "--all", columns=80)
     assert "\x1b[1m" in page
-    assert "hidden at 80 columns" in page.splitlines()[-1]
+    says(page, "hidden at 80 columns")
     assert (tmp_path / "set").read_text().startswith("LESS=FRXPsq quits")  # its prompt
     on_terminal("list", "--all", columns=80, **env, LESS="S")
     assert (tmp_path / "set").read_text() == "LESS=S\n"

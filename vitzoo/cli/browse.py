@@ -9,7 +9,7 @@ import click
 
 from vitzoo.advice.names import explain_plugin
 from vitzoo.cli.completion import complete_names
-from vitzoo.cli.listing import NOTES
+from vitzoo.cli.listing import COMMERCIAL, NOTES
 from vitzoo.cli.options import choose_output, flag, json_option, table_option
 from vitzoo.cli.output import (
     PERCENT,
@@ -65,6 +65,7 @@ WEIGHTS_FIT = Fit(
     },
     notes={"license shorter": NOTES["license shorter"]},
     one_line=True,
+    headings=COMMERCIAL,
 )
 PRETTY: dict[str, Write] = {"top1": PERCENT, "size": str}
 USES = {"yes": "allows commercial use", "no": "no commercial use", "read": "read its terms"}

@@ -14,6 +14,7 @@ from vitzoo.cli.completion import complete_families, complete_fields, complete_n
 from vitzoo.cli.options import choose_output, flag, json_option, table_option
 from vitzoo.cli.output import (
     Fit,
+    Legend,
     count,
     echo,
     megabytes,
@@ -65,9 +66,16 @@ PRETTY: dict[str, Any] = {
     **dict.fromkeys(MEASUREMENTS, "{:,.0f}".format),
     "pin": lambda pin: PINS.get(pin, pin),
 }
-NOTES = {
-    "pin": "pin: c confirmed, r reported by third parties, f trusted on first use",
-    "license shorter": "license: is commercial use allowed? read: see its terms",
+COMMERCIAL = {"license": "commercial"}  # the heading of the shorter form
+NOTES: dict[str, str | Legend] = {
+    "pin": Legend(
+        "pin: SHA-256 from:",
+        {"c": "the author", "r": "third parties", "f": "the Hub at first download"},
+    ),
+    "license shorter": Legend(
+        "commercial:",
+        {"yes": "allowed by the license", "no": "not allowed", "read": "see its terms"},
+    ),
     KNN: "k-NN: top-1 of the nearest neighbours of features, without a trained classifier",
 }
 
@@ -412,12 +420,13 @@ def _fit(
     """Say which columns of `list` a narrow terminal leaves out: never the name.
 
     The first columns of `leaving` leave first, then all others from the right, then `top1` and
-    `params`, then the numbers that the options use; but those of --wide leave before all of them.
+    `params`, then the numbers and the license that the options use; but those of --wide leave
+    before all of them. A license that the options use is not shortened.
     """
     if "top1" not in columns:  # k-NN takes its place
         leaving = tuple(KNN if field == "top1" else field for field in leaving if field != KNN)
     figure = "top1" if "top1" in leaving else KNN
-    asked = [field for field in dict.fromkeys(used) if leaving and KINDS[field] == "number"]
+    asked = [field for field in dict.fromkeys(used) if leaving and _is_kept(field)]
     kept = "name" if "name" in columns else columns[0]
     others = [column for column in reversed(columns) if column not in (*leaving, kept)]
     at = 0 if columns == WIDE else leaving.index(figure) if leaving else 0
@@ -428,10 +437,17 @@ def _fit(
         order.append("weights")
     return Fit(
         [column for column in order if column in columns and column != kept],
-        shorter={"license": lambda name: commercial_use(name) or "-"},
+        shorter={} if "license" in asked else {"license": lambda name: commercial_use(name) or "-"},
         notes=NOTES,
         one_line=True,
+        headings=COMMERCIAL,
+        see=f"--columns {kept}",
     )
+
+
+def _is_kept(field: str) -> bool:
+    """Tell whether a field stays longer than others if an option uses it."""
+    return field == "license" or KINDS[field] == "number"
 
 
 def _print_others(zoo: Registry, *, families: bool) -> None:

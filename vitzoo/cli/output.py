@@ -29,12 +29,30 @@ DOTS = "..."
 PROMPT = "q quits, space shows the next page"  # of the pager
 TABLES = "vitzoo.tables"  # in the context of a command that prints tables to a pipe, too
 GAP = 2  # spaces between columns
+MOST_HIDDEN = 3  # columns in the example of how to see them
 LEAST_NOTE = 60  # columns; a note on stderr wraps, but is not narrower than this
 Write = Callable[[Any], str]
 PERCENT: Write = "{:.2f}".format
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 _stdout: TextIO | None = None  # the real stdout, while a command runs
 _usual_format = warnings.formatwarning
+
+
+class Legend(NamedTuple):
+    """A line below a table that explains those values of a column that occur.
+
+    Args:
+        title: what the values say.
+        values: each value as the table shows it, and its meaning.
+    """
+
+    title: str
+    values: Mapping[str, str]
+
+    def line(self, cells: Sequence[str]) -> str:
+        """Return the line for the cells of a column, empty if it has none of the values."""
+        known = [f"{value} {text}" for value, text in self.values.items() if value in cells]
+        return f"{self.title} {', '.join(known)}" if known else ""
 
 
 class Fit(NamedTuple):
@@ -47,12 +65,16 @@ class Fit(NamedTuple):
             shorter form.
         one_line: whether every row is one line; otherwise the last column wraps, and a table that
             is still too wide is printed as one block of lines for each row.
+        headings: those of shorter forms that say less than the column, which counts as hidden.
+        see: the option that shows hidden columns; their names are added.
     """
 
     hide: Sequence[str] = ()
     shorter: Mapping[str, Write] = NOTHING
-    notes: Mapping[str, str] = NOTHING
+    notes: Mapping[str, str | Legend] = NOTHING
     one_line: bool = False
+    headings: Mapping[str, str] = NOTHING
+    see: str = ""
 
 
 AS_IT_IS = Fit()
@@ -250,6 +272,7 @@ def _print_table(
     for c in cells:
         cells[c] += [_encodable(_pretty(row[c], pretty.get(c, str))) for row in rows]
     terminal = terminal_width()
+    titles = {c: cells[c][0] for c in columns}
     shown, notes = _fitted(cells, rows, fit, terminal)
     if not fit.one_line and len(shown) > 2 and _width(cells, shown, one_line=False) > terminal:
         for i in range(1, len(rows) + 1):
@@ -262,9 +285,12 @@ def _print_table(
     _print_lines([cells[c] for c in shown], [c in pretty for c in shown], fit, terminal)
     for note in "\n".join(notes if rows else ()).splitlines():
         echo("\n".join(_wrapped(note, terminal)))
-    if hidden := [cells[c][0] for c in columns if c not in shown]:
+    if hidden := [t for c, t in titles.items() if c not in shown or cells[c][0] != t]:
+        width = max(terminal, LEAST_NOTE)
         note = f"vitzoo: hidden at {terminal} columns: {', '.join(hidden)}"
-        for line in _wrapped(note, max(terminal, LEAST_NOTE)):
+        see = f"; to see: {fit.see},{','.join(hidden[:MOST_HIDDEN])}" if fit.see else ""
+        fits = len(note + see) <= width
+        for line in [note + see] if fits else [*_wrapped(note, width), *filter(None, [see[2:]])]:
             say(line)
 
 
@@ -278,11 +304,17 @@ def _fitted(
             break
         if column in fit.shorter:
             write = fit.shorter[column]
-            cells[column][1:] = [_encodable(_pretty(row[column], write)) for row in rows]
+            heading = fit.headings.get(column, cells[column][0])
+            cells[column] = [heading, *(_encodable(_pretty(row[column], write)) for row in rows)]
             notes[column] = fit.notes.get(f"{column} shorter", "")
         if _width(cells, shown, one_line=fit.one_line) > terminal:
             shown.remove(column)
-    return shown, [notes[column] for column in shown if notes.get(column)]
+    lines = {
+        c: note.line(cells[c]) if isinstance(note, Legend) else note
+        for c, note in notes.items()
+        if c in shown
+    }
+    return shown, [lines[column] for column in shown if lines.get(column)]
 
 
 def _print_lines(
