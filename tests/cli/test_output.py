@@ -149,6 +149,18 @@ def test_letters_of_two_columns_are_aligned_and_wrapped(monkeypatch):
     assert screen.lines[2:] == [" " * 6 + "\u6570" * 13, "1234  y"]
 
 
+def test_a_path_is_not_broken(monkeypatch):
+    screen, path = Screen(), "/" + "folder/" * 12 + "build.py:57"
+    on(screen, monkeypatch, columns=40)
+    output.print_fields({"defined": path, "documented": f"see {path} and more words than fit"})
+    assert screen.lines[1:] == [
+        f"defined     {path}",
+        "documented  see",
+        f"            {path}",
+        "            and more words than fit",
+    ]
+
+
 @dataclass
 class Row:
     name: str

@@ -345,11 +345,15 @@ def _width(cells: Mapping[str, list[str]], shown: Sequence[str], *, one_line: bo
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Break a text into lines; a word that is longer than a line is broken, too."""
+    """Break a text into lines between words, so that a path stays whole.
+
+    A text with letters that take two columns is also broken within words.
+    """
     from textwrap import wrap
 
-    wide = screen_width(text) > len(text)  # letters that take two columns
-    return wrap(text, width // 2 if wide else width, break_on_hyphens=False) or [""]
+    wide = screen_width(text) > len(text)
+    width = width // 2 if wide else width
+    return wrap(text, width, break_on_hyphens=False, break_long_words=wide) or [""]
 
 
 def cut(text: str, width: int, *, front: bool = False) -> str:
