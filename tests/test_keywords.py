@@ -76,6 +76,16 @@ def test_a_hint_comes_before_a_suggestion():
         hinted(methd=1)
 
 
+def test_a_positional_argument_that_has_to_be_a_keyword_is_named():
+    with refuses(UnknownOption, "takes 3 positional arguments, got 5", "resize(image, size, mode, "
+                 "method='box', crop_pct=0.5)"):  # fmt: skip
+        checked("x", 4, "L", "box", 0.5)
+    with refuses(TypeError, "create(name, pretrained=True)"):
+        vitzoo.create("vit_digits", True)
+    with refuses(TypeError, "Predictor() takes 1 positional argument, got 2", "(model, weights=3)"):
+        vitzoo.Predictor("vit_digits", 3)
+
+
 def test_it_is_a_type_error_and_a_value_error():
     with pytest.raises(TypeError):
         hinted(methd=1)
@@ -244,6 +254,9 @@ def printed(call):
 
 MISSING = {
     "create": lambda: vitzoo.create("nope"),
+    "create, an argument": lambda: vitzoo.create("vit_digits", num_clases=3),
+    "create, a position": lambda: vitzoo.create("vit_digits", True),
+    "create, part": lambda: vitzoo.create("vit_digits", pool="nope"),
     "create, weights": lambda: vitzoo.create("vit_b16", weights="nope"),
     "create, repository": lambda: vitzoo.create("hf://acme/nope"),
     "create, offline": lambda: vitzoo.create("vit_b16", pretrained=True),
@@ -251,6 +264,7 @@ MISSING = {
     "describe": lambda: vitzoo.describe("nope"),
     "variants": lambda: vitzoo.variants(where="depth>"),
     "transform": lambda: vitzoo.transform("nope"),
+    "transform, image": lambda: vitzoo.transform("vit_digits")("nope.png"),
     "labels": lambda: vitzoo.labels("nope"),
     "synsets": lambda: vitzoo.synsets("nope"),
     "fetch": lambda: vitzoo.fetch("vit_b16"),
@@ -270,6 +284,7 @@ def test_an_error_of_a_public_function_has_no_frames_of_vitzoo(name, monkeypatch
     frames = [line for line in lines if line.startswith("  File")]
     assert frames
     assert all(f'"{__file__}"' in line for line in frames)
+    assert len([line for line in lines if line.startswith("vitzoo.errors.")]) == 1
     monkeypatch.setenv("VITZOO_DEBUG", "1")
     whole, _ = printed(MISSING[name])
     assert any("registry.py" in line or "keywords.py" in line for line in whole)

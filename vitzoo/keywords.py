@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from inspect import Parameter, signature
 from typing import Any, ParamSpec, TypeVar
@@ -94,7 +94,8 @@ def check_keywords(
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Make a function raise `UnknownOption` for a keyword argument that it does not have.
 
-    For an `__init__`, the error names the class.
+    It does so, too, for a positional argument that has to be a keyword argument; the error repeats
+    the call with the keyword. For an `__init__`, the error names the class.
 
     The function keeps its signature for type checkers, `help` and `inspect.signature`.
 
@@ -113,21 +114,27 @@ def check_keywords(
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         kinds = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-        known = [p.name for p in signature(function).parameters.values() if p.kind in kinds]
-        called = function.__name__
+        parameters = signature(function).parameters.values()
+        known = [p.name for p in parameters if p.kind in kinds]
+        several = any(p.kind is Parameter.VAR_POSITIONAL for p in parameters)
+        only = [p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY and not several]
+        positional = [p.name for p in parameters if p.kind <= Parameter.POSITIONAL_OR_KEYWORD]
+        called, skipped = function.__name__, 0
         if called == "__init__":
-            called, known = function.__qualname__.split(".")[-2], known[1:]
+            called, known, skipped = function.__qualname__.split(".")[-2], known[1:], 1
         if passed_to:
             known = [*dict.fromkeys([*known, *list(signature(passed_to).parameters)[1:]])]
 
         @wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-            for name, value in kwargs.items():
-                if name not in known:
-                    nearest = did_you_mean(name, known) or f"; it has: {', '.join(known)}"
-                    fix = f"; {text}" if (text := hint(name, value)) else nearest
-                    raise UnknownOption(f"{called}() has no argument {quoted(name)}{fix}")
             try:
+                if more := dict(zip(only, args[len(positional) :], strict=False)):
+                    _raise_positional(called, positional[skipped:], more)
+                for name, value in kwargs.items():
+                    if name not in known:
+                        nearest = did_you_mean(name, known) or f"; it has: {', '.join(known)}"
+                        fix = f"; {text}" if (text := hint(name, value)) else nearest
+                        raise UnknownOption(f"{called}() has no argument {quoted(name)}{fix}")
                 return function(*args, **kwargs)
             except VitzooError as error:  # its values may be closed later
                 create = called == "create"  # whose call some texts repeat
@@ -138,6 +145,16 @@ def check_keywords(
         return checked
 
     return decorate
+
+
+def _raise_positional(called: str, positional: list[str], more: Mapping[str, object]) -> None:
+    """Raise `UnknownOption` for positional arguments that have to be keyword arguments."""
+    given = [*positional, *(f"{name}={short_repr(value)}" for name, value in more.items())]
+    number = len(positional)
+    raise UnknownOption(
+        f"{called}() takes {number} positional argument{'s' * (number != 1)}, got {len(given)}; "
+        f"the others are keyword arguments: {called}({', '.join(given)})"
+    )
 
 
 def short_errors(function: Callable[P, R]) -> Callable[P, R]:
@@ -160,7 +177,8 @@ def short_errors(function: Callable[P, R]) -> Callable[P, R]:
 def shorten(error: VitzooError) -> None:
     """Cut the tracebacks of an error and its causes, unless `VITZOO_DEBUG` is 1.
 
-    A traceback with a frame of a plugin, or of a function that the user gave, stays whole.
+    A traceback with a frame of a plugin, or of a function that the user gave, stays whole. An error
+    of vitzoo whose text the next error repeats is no longer its cause.
     """
     if os.environ.get("VITZOO_DEBUG") == "1":
         return
@@ -170,6 +188,9 @@ def shorten(error: VitzooError) -> None:
             one.__traceback__ = None
         if one.__cause__ is None and one.__context__ and _is_internal(one.__context__):
             one.__suppress_context__ = True
+        cause = one.__cause__
+        if isinstance(cause, VitzooError) and _is_internal(cause) and str(cause) in str(one):
+            one.__cause__ = cause.__cause__
         one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
 
 

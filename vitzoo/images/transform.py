@@ -18,6 +18,7 @@ from vitzoo.errors import InvalidOption
 from vitzoo.images.bands import Bands, bands_of
 from vitzoo.images.decode import UNNAMED, flatten, image_of_array, opened
 from vitzoo.images.native import check_max_patches, native_size
+from vitzoo.keywords import short_errors
 from vitzoo.log import log
 from vitzoo.schema.preprocessing import (
     Preprocessing,
@@ -63,6 +64,7 @@ class Transform:
         self.mode = MODES.get(spec.in_chans, "")
         self.preprocessing = row.fitted(self.image_size)
 
+    @short_errors
     def __call__(self, image: Image.Image | np.ndarray | str | os.PathLike[str]) -> Tensor:
         """Return the (c, h, w) float32 input of an image; raise ImageError if it is damaged."""
         with ExitStack() as held:
