@@ -28,6 +28,13 @@ def test_several_patterns_are_a_union_in_registered_order():
     assert found == ["vit_b16", "vit_h14"]
 
 
+def test_the_name_of_a_family_means_its_variants():
+    assert vitzoo.variants("dinov2") == vitzoo.variants("dinov2/*") != []
+    assert vitzoo.variants("vit", depth=12) == vitzoo.variants(namespace="core", depth=12) != []
+    together = [*vitzoo.variants("vit_h14"), *vitzoo.variants("dinov2/*")]
+    assert vitzoo.variants(["dinov2", "vit_h14"]) == together
+
+
 def test_a_pattern_that_matches_nothing_gives_an_empty_list():
     assert vitzoo.variants("resnet*") == []
 

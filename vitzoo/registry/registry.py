@@ -268,7 +268,8 @@ def variants(
     in which these fields are None.
 
     Args:
-        pattern: shell-style pattern of names, or several; a variant must match one of them.
+        pattern: shell-style pattern of names, or several; a variant must match one of them. The
+            name of a family, such as "dinov2", means its variants; "vit" means those of the core.
         where: a condition as for `vitzoo list --where`, such as
             `"params<100M and (license=mit or license=apache-2.0)"`.
         filters: what fields must be: a value (`depth=12`, `license="apache-2.0"`), the rest of a
@@ -290,6 +291,10 @@ def variants(
     tests = [required(field, value) for field, value in filters.items()]
     tests += [] if where is None else [met(where).test]
     zoo = registry()
+    families = [(pattern, zoo.index.family(pattern)) for pattern in patterns]
+    patterns = [
+        one for pattern, found in families for one in (found.patterns if found else (pattern,))
+    ]
     rows = zoo.index.listing(patterns, each_weights=True)
     met_by = {row["name"]: row for row in rows if all(test(row) for test in tests)}
     found = (zoo.index.variant(row) for row in met_by.values())
