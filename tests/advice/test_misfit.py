@@ -297,6 +297,16 @@ def test_another_architecture_is_refused_by_its_keys(weights, names):
     says(message, path, first, "timm", "torchvision")
 
 
+def test_the_fix_is_in_the_first_line_and_the_tensors_in_the_second(tmp_path):
+    save_file(vitzoo.create("vit_digits").state_dict(), tmp_path / "plain.safetensors")
+    text = message(
+        CheckpointError, vitzoo.create, "vit_b16", weights=tmp_path / "plain.safetensors"
+    )
+    first, second = text.splitlines()
+    assert first.endswith("does not fit the model; the tensors fit vit_digits")
+    says(second, "96 missing", "56 with another shape")
+
+
 def test_the_variant_that_a_plain_file_fits_is_in_the_call(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save_file(vitzoo.create("vit_s32", num_classes=3).state_dict(), "plain.safetensors")

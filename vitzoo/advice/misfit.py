@@ -1,4 +1,4 @@
-"""What to do with a file that does not fit a model: the end of the message about its tensors.
+"""What to do with a file that does not fit a model: the message about its tensors.
 
 The first advice that fits counts. An argument of `create` comes with the whole call.
 """
@@ -60,14 +60,15 @@ class Case:
 
 
 def advice(about: Misfit, call: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the end of the message about a file that does not fit; empty if nothing is known."""
+    """Yield what to do with a file that does not fit, if it is known, and the line of problems."""
+    fix = ""
     if about.missing or about.unexpected or about.unfit:
         sizes = _stem, _patches, _width, _classifier, _arguments, _grid
         steps = (*sizes, _head_or_variant, _unnamed_kernel)
         case = Case(about, call)
-        yield next(filter(None, (step(case) for step in steps)), "") + about.note
-    else:
-        yield about.note
+        fix = next(filter(None, (step(case) for step in steps)), "")
+    yield fix + about.note
+    yield about.problems
 
 
 def _stem(case: Case) -> str:

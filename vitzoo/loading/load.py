@@ -33,9 +33,10 @@ class Misfit(NamedTuple):
         slots: where the tensors of the model are.
         checkpoint: the open file.
         zoo: the registry.
-        note: the end of the message, of the checkpoint format.
+        note: the end of the first line of the message, of the checkpoint format.
         missing, unexpected: names of tensors that only the model, or only the file, has.
         unfit: names of tensors of another shape.
+        problems: the second line of the message.
     """
 
     adapted: Adapted
@@ -46,6 +47,7 @@ class Misfit(NamedTuple):
     missing: list[str]
     unexpected: list[str]
     unfit: list[str]
+    problems: str
 
 
 def load(
@@ -148,7 +150,7 @@ def check(
 ) -> None:
     """Raise CheckpointError, with all problems, unless adapted tensors without data fit a model.
 
-    `note` is the end of its message.
+    `note` is the end of the first line of its message.
     """
     expected = slots.expected
     missing = [n for n in expected if n not in adapted.tensors and n not in adapted.fresh]
@@ -163,27 +165,25 @@ def check(
         for name, (found, own) in both.items()
         if found.dtype not in (LOADABLE if own.is_floating_point() else (own.dtype,))
     ]
-    error = does_not_fit(
-        checkpoint.source,
+    problems = _problems(
         ("missing", missing),
         ("unexpected", unexpected),
         ("with another shape", shapes),
         ("of a type that weights do not have", types),
     )
-    if error:
-        raise error.of(Misfit(adapted, slots, checkpoint, zoo, note, missing, unexpected, unfit))
-
-
-def does_not_fit(
-    source: str, *groups: tuple[str, list[str]], hint: str = ""
-) -> CheckpointError | None:
-    """Return the error about a file that does not fit, None if no group has a problem."""
-    problems = [f"{len(rows)} {what}: {listed(fold(rows))}" for what, rows in groups if rows]
-    text = f"{source} does not fit the model; problems with tensors: {'; '.join(problems)}{hint}"
-    return CheckpointError(text) if problems else None
+    if problems:
+        error = CheckpointError(f"{checkpoint.source} does not fit the model")
+        differ = missing, unexpected, unfit
+        raise error.of(Misfit(adapted, slots, checkpoint, zoo, note, *differ, problems))
 
 
 def raise_if(source: str, *groups: tuple[str, list[str]], hint: str = "") -> None:
-    """Raise the error of `does_not_fit`, if there is one."""
-    if error := does_not_fit(source, *groups, hint=hint):
-        raise error
+    """Raise the error about a file that does not fit, if a group has a problem."""
+    if problems := _problems(*groups):
+        raise CheckpointError(f"{source} does not fit the model; {problems}{hint}")
+
+
+def _problems(*groups: tuple[str, list[str]]) -> str:
+    """Return the text about all groups with names of tensors, empty if there are none."""
+    texts = [f"{len(rows)} {what}: {listed(fold(rows))}" for what, rows in groups if rows]
+    return f"problems with tensors: {'; '.join(texts)}" if texts else ""

@@ -218,7 +218,7 @@ def test_dropout_is_refused_where_the_class_has_none():
 
 def test_files_that_do_not_fit_are_refused(tmp_path):
     path = write(tmp_path / "pit.safetensors", reference("pit_ti_224"))
-    with pytest.raises(CheckpointError, match="does not fit the model; problems"):
+    with pytest.raises(CheckpointError, match="does not fit the model"):
         vitzoo.create("timm/pit_xs_224", weights=path)
     tensors = dict(safetensors.torch.load_file(path))
     tensors["cls_token"] = tensors["cls_token"].long()
