@@ -21,6 +21,7 @@ WRITERS = {  # by the class of the values: the module here, and its function
     "NotBehind": ("detection", "not_behind"),
     "NoWeights": ("weights", "no_weights"),
     "NotPretrained": ("weights", "not_pretrained"),
+    "WithoutWeights": ("folders", "without_weights"),
     "WordOfWeights": ("weights", "word_of_weights"),
 }
 

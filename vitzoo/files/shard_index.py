@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from vitzoo.errors import CheckpointError, printable
 from vitzoo.files.names import INDEX, NPZ, SAFETENSORS, WEIGHTS, valid_file
@@ -98,6 +99,19 @@ def _file(name: str) -> str:
     return name.rpartition("/")[2]
 
 
+class WithoutWeights(NamedTuple):
+    """A folder without weights, and the names in it."""
+
+    folder: Path
+    names: list[str]
+
+    def paths(self) -> Iterator[Path]:
+        """Yield the paths in the folder and in its subfolders, not many of them."""
+        yield from (self.folder / name for name in self.names)
+        for path, names in islice(_below(self.folder), MOST_FOLDERS):
+            yield from (path / name for name in names)
+
+
 def weights_in(folder: Path) -> Path:
     """Return the one index in a folder, or else its one safetensors or npz file.
 
@@ -120,10 +134,12 @@ def weights_in(folder: Path) -> Path:
     if len(found) == 1:
         return folder / found[0]
     if not found:
-        raise CheckpointError(
+        instead = _instead(folder, names)
+        error = CheckpointError(
             f"{folder} is a folder without weights; expected one {INDEX}, {SAFETENSORS} or "
-            f"{NPZ}{_instead(folder, names)}"
+            f"{NPZ}{instead}"
         )
+        raise error if instead else error.of(WithoutWeights(folder, names))
     raise CheckpointError(f"{folder} has several weights files; pass one of: {listed(found)}")
 
 

@@ -1,0 +1,30 @@
+"""What a folder without weights may be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import vitzoo
+from helpers import message, refuses, says
+from vitzoo.errors import CheckpointError
+
+
+@pytest.mark.parametrize("image", ["a.png", "dogs/b.JPG"])
+def test_a_folder_of_images_is_no_network(image, tmp_path, monkeypatch, run):
+    monkeypatch.chdir(tmp_path)
+    Path("photos/dogs").mkdir(parents=True)
+    Path("photos", image).touch()
+    Path("photos/._a.png").touch()
+    fix = f"images, such as {Path('photos', image)}", "network is named before the images"
+    with refuses(CheckpointError, "photos is a folder without weights", ".safetensors", *fix):
+        vitzoo.predict("photos", "vit_digits")
+    code, _, err = run("predict", "photos", "vit_digits")
+    assert code == 1
+    says(err, *fix)
+
+
+def test_a_folder_without_images_is_only_one_without_weights(tmp_path):
+    tmp_path.joinpath("notes.txt").touch()
+    assert message(CheckpointError, vitzoo.create, tmp_path).endswith(".npz")
