@@ -241,7 +241,7 @@ def print_rows(
 
 def print_text(text: str) -> None:
     """Print a text in lines that a terminal is wide enough for."""
-    echo("\n".join(_wrapped(_encodable(printable(text)), terminal_width())))
+    echo("\n".join(wrapped(text, terminal_width())))
 
 
 def terminal_width() -> int:
@@ -284,13 +284,13 @@ def _print_table(
         echo(bold(title))
     _print_lines([cells[c] for c in shown], [c in pretty for c in shown], fit, terminal)
     for note in "\n".join(notes if rows else ()).splitlines():
-        echo("\n".join(_wrapped(note, terminal)))
+        echo("\n".join(wrapped(note, terminal)))
     if hidden := [t for c, t in titles.items() if c not in shown or cells[c][0] != t]:
         width = max(terminal, LEAST_NOTE)
         note = f"vitzoo: hidden at {terminal} columns: {', '.join(hidden)}"
         see = f"; to see: {fit.see},{','.join(hidden[:MOST_HIDDEN])}" if fit.see else ""
         fits = len(note + see) <= width
-        for line in [note + see] if fits else [*_wrapped(note, width), *filter(None, [see[2:]])]:
+        for line in [note + see] if fits else [*wrapped(note, width), *filter(None, [see[2:]])]:
             say(line)
 
 
@@ -326,7 +326,7 @@ def _print_lines(
     for number, row in enumerate(zip(*columns, strict=True)):
         last = [row[-1]]
         if len(row) > 1 and not fit.one_line:
-            last = _wrapped(row[-1], max(MIN_WRAPPED, terminal - before))
+            last = wrapped(row[-1], max(MIN_WRAPPED, terminal - before))
         padded: list[str] = []
         for text, width, right in zip((*row[:-1], last[0]), widths, to_the_right, strict=True):
             space = " " * (width - screen_width(text))
@@ -344,16 +344,18 @@ def _width(cells: Mapping[str, list[str]], shown: Sequence[str], *, one_line: bo
     return sum(widths[:-1]) + GAP * len(widths[:-1]) + last
 
 
-def _wrapped(text: str, width: int) -> list[str]:
-    """Break a text into lines between words, so that a path stays whole.
+def wrapped(text: str, width: int, most: int | None = None) -> list[str]:
+    """Break a text into lines between words, so that a path stays whole; `most` limits the lines.
 
     A text with letters that take two columns is also broken within words.
     """
-    from textwrap import wrap
+    from textwrap import TextWrapper
 
+    text = _encodable(printable(text))
     wide = screen_width(text) > len(text)
-    width = width // 2 if wide else width
-    return wrap(text, width, break_on_hyphens=False, break_long_words=wide) or [""]
+    wrapper = TextWrapper(width // 2 if wide else width, max_lines=most, placeholder=DOTS)
+    wrapper.break_on_hyphens, wrapper.break_long_words = False, wide
+    return wrapper.wrap(text) or [""]
 
 
 def cut(text: str, width: int, *, front: bool = False) -> str:

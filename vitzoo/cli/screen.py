@@ -13,7 +13,6 @@ from vitzoo.cli.output import (
     Write,
     bold,
     count,
-    cut,
     echo,
     on_terminal,
     paged,
@@ -23,6 +22,7 @@ from vitzoo.cli.output import (
     say,
     terminal_width,
     three_digits,
+    wrapped,
 )
 from vitzoo.registry.listing import ENTRIES, Family, Listed
 from vitzoo.registry.registry import Registry
@@ -30,7 +30,10 @@ from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.terms import KNN, commercial_use
 from vitzoo.text import px
 
-MOST = 6  # weights
+LINES = 24  # of the screen
+MOST, LEAST = 6, 2  # weights
+MOST_OF_VALUE = 6  # lines
+BELOW = 6  # lines: two above the weights, three notes, and the prompt of the shell
 LABELS = 10  # columns of the names of lines
 PRETTY: dict[str, Write] = {"classes": str, "size": str, "top1": PERCENT, KNN: PERCENT}
 FIT = Fit(("license", "size", "classes", "default"), one_line=True)
@@ -56,16 +59,16 @@ def print_screen(variant: Variant, settings: dict[str, Any]) -> None:
         settings: of the network, where they differ from the defaults.
     """
     width = terminal_width()
-    echo(cut(f"{variant.name}: {variant.summary}", width))
-    echo()
-    echo(f"  {call_of(variant)}")
-    echo()
+    title = wrapped(f"{variant.name}: {variant.summary}", width, MOST_OF_VALUE)
+    lines = [*title, "", f"  {call_of(variant)}", ""]
     for name, text in _lines(variant, settings).items():
         if text:
-            echo(bold(name.ljust(LABELS)) + cut(text, max(width - LABELS, LABELS)))
+            first, *more = wrapped(text, max(width - LABELS, LABELS), MOST_OF_VALUE)
+            lines += [bold(name.ljust(LABELS)) + first, *(" " * LABELS + line for line in more)]
+    echo("\n".join(lines))
     if variant.weights:
         echo()
-        _print_weights(variant)
+        _print_weights(variant, min(MOST, max(LEAST, LINES - BELOW - len(lines))))
     else:
         say(f"vitzoo: no published weights; vitzoo show {variant.name} --all prints more")
 
@@ -125,7 +128,7 @@ def _best(variant: Variant) -> list[Weights]:
     return sorted(variant.weights, key=lambda row: (not row.default, -(_figure(row) or 0)))
 
 
-def _print_weights(variant: Variant) -> None:
+def _print_weights(variant: Variant, most: int) -> None:
     """Print the best weights, and say how many there are besides."""
     every = _best(variant)
     rows = [
@@ -138,14 +141,15 @@ def _print_weights(variant: Variant) -> None:
             "license": row.license_note,
             "default": "yes" if row.default else "",
         }
-        for row in every[:MOST]
+        for row in every[:most]
     ]
     same = {"license"} if len({row.license_note for row in every}) == 1 else set()
     empty = {key for key in ("top1", KNN, "default") if not any(row[key] for row in rows)}
     columns = [key for key in rows[0] if key not in same | empty]
     print_rows(rows, columns, pretty=PRETTY, fit=FIT)
-    more = f"{len(every) - MOST} more weights, and all results" if len(every) > MOST else ""
-    say(f"vitzoo: {more or 'all results'}: --all; one file: vitzoo show {variant.name}:NAME")
+    more = f"{len(every) - most} more weights, " if len(every) > most else ""
+    say(f"vitzoo: vitzoo show {variant.name} --all shows {more}all results and settings")
+    say(f"vitzoo: vitzoo show {variant.name}:NAME shows one file")
 
 
 def print_family(zoo: Registry, found: Family, *, as_json: bool, everything: bool = False) -> None:
