@@ -219,7 +219,7 @@ class Net:
         with pytest.raises(kind) as caught:
             self.create()
         assert type(caught.value) is kind
-        for word in ("faulty/net:main", f"{REPO}/{FILE}", self.hub.host, *words):
+        for word in ("faulty/net:main", REPO, FILE, self.hub.host, *words):
             assert word in str(caught.value), (word, str(caught.value))
         return str(caught.value)
 

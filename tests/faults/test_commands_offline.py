@@ -154,6 +154,7 @@ def functions(scans, tmp_path):
         "vitzoo.labels": ("vitzoo.labels('vit_digits')", OK),
         "vitzoo.transform": ("vitzoo.transform('faulty/net')", OK),
         "vitzoo.create": ("vitzoo.create('vit_digits', pretrained=True)", OK),
+        "vitzoo.summary": ("vitzoo.summary('vit_ti16')", OK),
         "vitzoo.create, published": ("vitzoo.create('faulty/net', pretrained=True)", OFFLINE),
         "vitzoo.save": (f"vitzoo.save(vitzoo.create('vit_digits'), {saved})", OK),
         "vitzoo.convert": (

@@ -58,12 +58,17 @@ def test_no_network_is_one_short_error(net, clock, monkeypatch, dead_port, first
     monkeypatch.delenv("VITZOO_TIMEOUT")
     if first_use:
         net.first_use()
-    needed = ("VITZOO_LOCK",) if first_use else ("0.0989 MB", "VITZOO_ENDPOINTS")
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    link = f"https://huggingface.co/acme/net/resolve/{commit}/model.safetensors"
+    bring = (link, "vitzoo import FILE")
+    needed = ("VITZOO_LOCK",) if first_use else ("0.0989 MB", "VITZOO_ENDPOINTS", *bring)
     words = ("net:main", dead_port, "HTTPS_PROXY", "SSL_CERT_FILE", "docs/trust.md", *needed)
     with refuses(TransferError, *words) as caught:
         net.create()
     assert sum(clock.slept) <= 3
     assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith("cannot ask " if first_use else "cannot download ")
+    assert len(str(caught.value)) < 420
     trace = "".join(traceback.format_exception(caught.value))
     assert (trace.count("Traceback"), trace.count("httpx2/")) == (1, 0)
 

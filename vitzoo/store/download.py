@@ -205,15 +205,15 @@ class _Download(Exchange):
         if not connected:
             most = "" if self.file.size else "at most "
             size = f"{most}{megabytes(self.file.size or self.file.bound)}"
+            mirror = "" if self.file.entry.url else ", or set a mirror in VITZOO_ENDPOINTS"
             return TransferError(
-                f"{self.where}{self.via}: {what}; the file ({size}) is needed once; {CONNECTING}; "
-                f"{self._otherwise()} (docs/trust.md#offline)"
+                f"cannot download {self.file.label} ({size}) from {self.host}: {what}; "
+                f"{CONNECTING}{mirror}; or download {self.file.link} on another machine, and run "
+                "vitzoo import FILE here (docs/trust.md#offline)"
             )
+        mirror = "" if self.file.entry.url else "set a mirror in VITZOO_ENDPOINTS, "
         return TransferError(
             f"{self.where}{self.via}: {what}; {self.partial.size} bytes of the file are kept for "
-            f"the next try; check the network, {self._otherwise()}"
+            f"the next try; check the network, {mirror}or copy the file to this machine and run "
+            "vitzoo import FILE"
         )
-
-    def _otherwise(self) -> str:
-        mirror = "" if self.file.entry.url else "set a mirror in VITZOO_ENDPOINTS, "
-        return f"{mirror}or copy the file to this machine and run vitzoo import FILE"

@@ -40,10 +40,7 @@ UNSET_OFFLINE = (
     "huggingface_hub is offline; unset HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE, then start again"
 )
 LOG_IN = "log in with `hf auth login` or set HF_TOKEN to a token that may read it"
-CONNECTING = (
-    "check the network; a proxy is read from HTTPS_PROXY, the certificates of a company from "
-    "SSL_CERT_FILE"
-)
+CONNECTING = "check the network, HTTPS_PROXY (proxy) and SSL_CERT_FILE (certificates)"
 NAMED = f"check its name; if it is right, {LOG_IN}"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from vitzoo import settings
 from vitzoo.errors import InvalidOption, PinError
@@ -111,6 +112,13 @@ class HubFile:
     def page(self) -> str:
         """Where the terms are: the page of the repository on the official Hub, or the address."""
         return f"https://huggingface.co/{self.entry.repo}" if self.entry.repo else self.entry.place
+
+    @property
+    def link(self) -> str:
+        """The https address of the file, on the official Hub or the one of its entry."""
+        if not self.entry.repo:
+            return self.entry.place
+        return f"{self.page}/resolve/{quote(self.revision, safe='')}/{quote(self.entry.file)}"
 
     @property
     def instead(self) -> str:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 LICENSE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]{0,63}")
 MAX_METADATA = 8 * 1024 * 1024  # bytes; a repository of 10,000 files takes 3 MB
 FIX = (
-    "trust on first use takes the sha256 from this endpoint alone, never from a mirror: fetch the "
-    "file once with a network, or bring it with a lock that names it (VITZOO_LOCK, see "
+    "the sha256 is taken from this endpoint alone, never from a mirror: fetch the file once with a "
+    "network, or bring it with the lock file that names it (VITZOO_LOCK, see "
     "docs/trust.md#without-a-network)"
 )
 
@@ -196,9 +196,13 @@ class _Request(Exchange):
         return len({(o.scheme, o.host, o.port, o.userinfo) for o in (before, after)}) == 1
 
     def failed(self, what: str, *, connected: bool = True) -> TransferError:
-        fix = self.fix if connected else f"{CONNECTING}; {self.fix}"
-        failure = TransferError(f"{self.where} cannot be reached: {what}; {fix}")
-        failure.retry_after = 0.0 if connected else None
+        if not connected:
+            return TransferError(
+                f"cannot ask {self.endpoint} about {self.file.label}: {what}; {CONNECTING}; "
+                f"{self.fix}"
+            )
+        failure = TransferError(f"{self.where} cannot be reached: {what}; {self.fix}")
+        failure.retry_after = 0.0
         return failure
 
     def _body_of(self, path: str, most: int) -> bytes:

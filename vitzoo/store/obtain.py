@@ -339,7 +339,7 @@ def _fill(file: HubFile, partial: Partial, note: Note | None) -> None:
         size = f"{file.size} bytes" if file.size else "size not known"
         cache = ", no file in the Hub cache has its sha256," if file.entry.repo else ""
         raise Offline(
-            f"{file} is not in the store{cache} and vitzoo is offline (file {file.name}, sha256 "
+            f"{file} is not in the store{cache} and vitzoo is offline ({file.link}, sha256 "
             f"{file.pin.sha256}, {size}); with a network, run {_fetch_command(file)}; or copy the "
             "file to this machine and run vitzoo import FILE"
         )
