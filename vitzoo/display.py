@@ -172,6 +172,22 @@ class ResultTuple(Table, tuple[T, ...]):
     __slots__ = ()
 
 
+class Names(tuple[T, ...]):
+    """Names of classes, of which `repr` writes the first ones.
+
+    >>> Names(["tench"] * 1000)
+    ('tench', 'tench', 'tench', 'tench', 'tench', 'tench', ... 1,000 in all)
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        if len(self) <= MOST_SHOWN:
+            return super().__repr__()
+        first = ", ".join(_cut(repr(one), MOST_OF_WORD // 2) for one in self[: MOST_SHOWN // 2])
+        return f"({first}, ... {len(self):,} in all)"
+
+
 def shown_as_png(figure: Any) -> Any:
     """Make notebooks show a figure of matplotlib that was made without `pyplot`."""
     figure._repr_png_ = partial(_png, figure)  # the name that notebooks call

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from vitzoo.checkpoint.description import Description
+from vitzoo.display import Names
 from vitzoo.errors import UnknownName
 from vitzoo.images.transform import check_preprocessing, make_transform, warn_of_default
 from vitzoo.keywords import check_keywords, short_errors
@@ -137,7 +138,8 @@ def labels(
     if isinstance(name_or_model, str) and name_or_model in SETS:
         return class_names(name_or_model)
     try:
-        return known(name_or_model).labels
+        found = known(name_or_model).labels
+        return found if isinstance(found, Names) else Names(found)
     except UnknownName:
         if isinstance(name_or_model, str) and name_or_model.lower().startswith("imagenet"):
             check_label_set(name_or_model)

@@ -149,7 +149,6 @@ def functions(scans, tmp_path):
         "vitzoo.variants": ("vitzoo.variants('vit_b*')", OK),
         "vitzoo.describe": ("vitzoo.describe('faulty/net')", OK),
         "vitzoo.plugins": ("vitzoo.plugins()", OK),
-        "vitzoo.summary": ("vitzoo.summary('faulty/net')", OK),
         "vitzoo.synsets": ("vitzoo.synsets('imagenet-1k')", OK),
         "vitzoo.labels": ("vitzoo.labels('vit_digits')", OK),
         "vitzoo.transform": ("vitzoo.transform('faulty/net')", OK),

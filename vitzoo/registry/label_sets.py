@@ -13,6 +13,7 @@ from itertools import compress
 from pathlib import Path
 from typing import TypeVar
 
+from vitzoo.display import Names
 from vitzoo.errors import UnknownName, did_you_mean
 from vitzoo.keywords import check_types, short_errors
 
@@ -48,9 +49,9 @@ def class_names(label_set: str) -> tuple[str, ...]:
     """
     check_label_set(label_set)
     if label_set == "imagenet-1k":
-        return tuple((DATA / OWN).read_text(encoding="utf-8").splitlines())
+        return Names((DATA / OWN).read_text(encoding="utf-8").splitlines())
     marks, *labels = _lines(SHARED)
-    return _members(label_set, marks, labels)
+    return Names(_members(label_set, marks, labels))
 
 
 @short_errors
@@ -67,7 +68,7 @@ def synsets(label_set: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
     check_label_set(label_set)
     rows = _members(label_set, _lines(SHARED)[0], _lines(SYNSETS))
     pairs = (row.partition("\t") for row in rows)
-    return tuple((wnid, tuple(names.split(", "))) for wnid, _, names in pairs)
+    return Names((wnid, tuple(names.split(", "))) for wnid, _, names in pairs)
 
 
 def check_label_set(label_set: str) -> None:
