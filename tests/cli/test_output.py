@@ -223,6 +223,28 @@ def test_counts_are_rounded_to_the_next_unit(number, text):
     assert output.count(number) == text
 
 
+@cases(
+    ("args", "wanted"),
+    [
+        (("show", "vit_base_patch16_224"), "vitzoo show vit_b16"),
+        (("show", "ViT-B/16"), "vitzoo show vit_b16 or vitzoo show clip/vit_b16"),
+        (("fetch", "vit_b16", "vit_b_16", "-q"), "vitzoo fetch vit_b16 vit_b16 ..."),
+        (
+            ("summary", "google/vit-base-patch16-224"),
+            "vitzoo summary vit_b16:google_in21k_ft_in1k",
+        ),
+        (("bench", "vit_b_16"), "vitzoo bench vit_b16"),
+        (("show", "vit_base_patch16_224.nope"), ""),  # weights that are not registered
+        (("show", "vit_base_patch16_quickgelu_224"), ""),  # needs an argument of create
+        (("show", "vit_bse16"), ""),
+    ],
+)
+def test_a_name_elsewhere_is_answered_with_the_command(run, args, wanted):
+    code, _, err = run(*args)
+    assert code == 1
+    assert err.partition("\n  in a shell: ")[2] == (f"{wanted}\n" if wanted else "")
+
+
 # The pager
 
 

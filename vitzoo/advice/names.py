@@ -12,6 +12,7 @@ from vitzoo.plugin.info import install_command
 from vitzoo.registry.available import available, needs
 from vitzoo.registry.foreign_names import (
     NOTHING,
+    QUICK,
     TIMM,
     Match,
     Meaning,
@@ -164,6 +165,21 @@ def explain(name: str, matches: list[Match], given: Mapping[str, Any] = NOTHING)
         what = "a repository on" if library == HUB else "the name in"
         meanings.setdefault(library, f"{what} {library}; here it is {call(name, match, given)}")
     return f"unknown variant {name!r}: that is {', and '.join(meanings.values())}"
+
+
+def names_here(about: object) -> list[str]:
+    """Return what commands take in place of an unknown variant, if it is a name elsewhere.
+
+    Args:
+        about: the values of an error. There is no answer to values of other errors.
+    """
+    if not isinstance(about, Unknown) or about.what != "variant" or QUICK.search(about.name):
+        return []
+    name, tag = about.name, current(about.name).partition(".")[2]
+    there = [(row["name"], weights) for _, row, weights in known_in_plugins(name, about.zoo)]
+    here = [(v.name, w.name if w else "") for _, v, w in known_elsewhere(name, about.zoo)]
+    names = [f"{variant}:{weights}".rstrip(":") for variant, weights in there or here]
+    return [one for one in dict.fromkeys(names) if one != name and (":" in one or not tag)]
 
 
 def explain_plugin(name: str, meaning: Meaning, given: Mapping[str, Any] = NOTHING) -> str:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TextIO
 import click
 
 from vitzoo.display import screen_width
-from vitzoo.errors import FirstUseWarning, VitzooError, printable
+from vitzoo.errors import FirstUseWarning, UnknownName, VitzooError, printable
 from vitzoo.text import (
     count as count,
     is_terminal,
@@ -90,8 +90,34 @@ class Context(click.Context):
         _stdout, sys.stdout, warnings.formatwarning = data_stream(), sys.stderr, _format_warning
         try:
             return super().invoke(callback, *args, **kwargs)
+        except UnknownName as error:
+            self._name_command(error)
+            raise
         finally:
             _stdout, sys.stdout, warnings.formatwarning = before
+
+    def _name_command(self, error: UnknownName) -> None:
+        """Add the same command with vitzoo's name to the error about a name elsewhere."""
+        from shlex import join
+
+        from vitzoo.advice.names import names_here
+
+        about: Any = error.about
+        error.complete()
+        kinds = {one.name or "": isinstance(one, click.Argument) for one in self.command.params}
+        sources = {self.get_parameter_source(name) for name, given in kinds.items() if not given}
+        end = " ..." if click.core.ParameterSource.COMMANDLINE in sources else ""  # of options
+        words: list[object] = []
+        for name in filter(kinds.get, self.params):
+            value = self.params[name]
+            words += value if isinstance(value, tuple) else [value]
+        uses = [
+            join(name if word == about.name else str(word) for word in words if word is not None)
+            for name in names_here(about)
+        ]
+        if uses:
+            shown = " or ".join(f"{self.command_path} {use}{end}" for use in uses)
+            error.args += (f"in a shell: {shown}",)
 
 
 def _format_warning(
