@@ -66,6 +66,14 @@ def visible(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if not path.name.startswith(hidden))
 
 
+def listed(folder: Path, name: str) -> list[Path]:
+    """Return what is in `train`, `val` or a class of these; exit if that folder is missing."""
+    if not (folder / name).is_dir():
+        expected = f"{folder / 'train' / 'CLASS'} and {folder / 'val' / 'CLASS'}"
+        raise SystemExit(f"{folder} has no folder {name}; expected {expected}")
+    return visible(folder / name)
+
+
 def read_data(folder: Path | None) -> tuple[list[str], list[Any], list[Any]]:
     """Return the classes, and (image or path, class) pairs for training and for validation."""
     if folder is None:
@@ -77,12 +85,12 @@ def read_data(folder: Path | None) -> tuple[list[str], list[Any], list[Any]]:
         pairs, split = list(zip(images, digits.target.tolist(), strict=True)), digits.target
         parts = train_test_split(pairs, test_size=0.2, stratify=split, random_state=0)
         return list("0123456789"), *parts
-    classes = [path.name for path in visible(folder / "train") if path.is_dir()]
+    classes = [path.name for path in listed(folder, "train") if path.is_dir()]
     found: dict[str, list[Any]] = {"train": [], "val": []}
     left_out = 0
     for part, named in found.items():
         for k, name in enumerate(classes):
-            paths = visible(folder / part / name)
+            paths = listed(folder, f"{part}/{name}")
             images = [path for path in paths if path.suffix.lower() in ENDINGS]
             named += [(path, k) for path in images]
             left_out += len(paths) - len(images)
@@ -122,7 +130,11 @@ class Run:
         self.args, self.step, self.count = args, 0, count
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         if args.batch_size % self.world or args.batch_size > count:
-            raise SystemExit("--batch-size must be a multiple of the processes, at most all images")
+            most = max(count // self.world, 1) * self.world
+            raise SystemExit(
+                f"--batch-size is {args.batch_size}, expected at most the {count} training images, "
+                f"and a multiple of the number of processes ({self.world}); pass {most} or less"
+            )
         self.steps = count // args.batch_size * args.epochs
         self.device = torch.device("cpu")
         if torch.cuda.is_available():

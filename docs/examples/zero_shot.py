@@ -8,13 +8,20 @@ The first argument is a repository of the Hub, or a folder, with a CLIP or SigLI
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 import safetensors.torch
 import torch
-import transformers
 
 import vitzoo
+
+try:
+    import transformers
+except ImportError:
+    raise SystemExit(
+        f"install transformers: {sys.executable} -m pip install transformers"
+    ) from None
 
 parser = argparse.ArgumentParser(description="Classify images by texts.")
 parser.add_argument("model")

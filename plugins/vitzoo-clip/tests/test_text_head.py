@@ -273,3 +273,9 @@ def test_the_example_gives_the_probabilities_of_transformers(
     assert dict(zip(found[::2], map(float, found[1::2]), strict=True)) == pytest.approx(
         expected, abs=6e-4
     )
+
+
+def test_the_example_names_the_command_that_installs_transformers(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with refuses(SystemExit, f"{sys.executable} -m pip install transformers"):
+        runpy.run_path(str(EXAMPLE), run_name="__main__")

@@ -218,7 +218,7 @@ def test_settings_that_change_the_curve_stay(example, monkeypatch, tmp_path):
     assert run("--workers", "2", "--fsdp").step == 3
     with pytest.raises(SystemExit, match="step-3 was made with another value of lr, seed"):
         run("--lr", "0.1", "--seed", "5")
-    with pytest.raises(SystemExit, match="multiple of the processes"):
+    with refuses(SystemExit, "--batch-size is 17", "16 training images", "pass 16 or less"):
         run("--batch-size", "17")
 
 
@@ -258,3 +258,11 @@ def test_a_folder_of_images_per_class(example, tmp_path, capsys):
     ]
     assert [(path.parent.name, k) for path, k in val] == [("ant", 0), ("cat", 1)]
     assert "4 files are left out" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("there", "missing"), [("cat", "train"), ("train/cat", "val/cat")])
+def test_a_folder_without_parts_is_one_line(there, missing, example, tmp_path):
+    tmp_path.joinpath(there).mkdir(parents=True)
+    expected = f"{tmp_path / 'train' / 'CLASS'} and {tmp_path / 'val' / 'CLASS'}"
+    with refuses(SystemExit, f"{tmp_path} has no folder {missing}", expected):
+        example.read_data(tmp_path)
