@@ -49,10 +49,8 @@ images; `vitzoo embed` ends with 0, because its folder has a row with the error.
 ## Lists
 
 [`vitzoo list`](#vitzoo-list) says what it lists with which option. If a terminal is too narrow,
-columns leave in this order: `pin`; `license`, after `commercial` took its place, which says whether
-commercial use is allowed; `GMACs`; `px`; `top1`; `params`. Numbers and licenses that the options
-use leave last. A note names the hidden columns and the option that shows them, and names are never
-cut.
+columns leave in this order: `pin`; `license`, shortened to `commercial` before; `GMACs`; `px`;
+`top1`; `params`. What options use leaves last. A note names them, and names are never cut.
 `--pareto params:top1` lists the entries than which no other is better in one of the two fields, and
 at least as good in the other.
 
