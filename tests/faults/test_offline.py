@@ -15,6 +15,7 @@ import pytest
 
 import vitzoo
 from helpers import refuses
+from internals import COMMIT
 from vitzoo.errors import (
     IntegrityError,
     InvalidOption,
@@ -58,8 +59,7 @@ def test_no_network_is_one_short_error(net, clock, monkeypatch, dead_port, first
     monkeypatch.delenv("VITZOO_TIMEOUT")
     if first_use:
         net.first_use()
-    commit = "0123456789abcdef0123456789abcdef01234567"
-    link = f"https://huggingface.co/acme/net/resolve/{commit}/model.safetensors"
+    link = f"https://huggingface.co/acme/net/resolve/{COMMIT}/model.safetensors"
     bring = (link, "vitzoo import FILE")
     needed = ("VITZOO_LOCK",) if first_use else ("0.0989 MB", "VITZOO_ENDPOINTS", *bring)
     words = ("net:main", dead_port, "HTTPS_PROXY", "SSL_CERT_FILE", "docs/trust.md", *needed)
