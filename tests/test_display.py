@@ -6,18 +6,19 @@ import dataclasses
 import inspect
 import pickle
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import vitzoo
+from helpers import says
 from internals import (
     LinearClassifier,
     Measurement,
     ResultList,
     ResultTuple,
     Score,
+    Work,
     aligned,
     html_table,
 )
@@ -71,7 +72,7 @@ RESULTS = {
     "Predictions": lambda: vitzoo.predict("vit_digits", [IMAGE] * 3),
     "Prediction": lambda: vitzoo.predict("vit_digits", IMAGE, top=10)[0],
     "Embedded": lambda: vitzoo.Embedded(
-        Path(LONG), 10**6, 0, 0, 10**6, 9.5, SimpleNamespace(read=1.0), MANY, MANY
+        Path(LONG), 10**6, 0, 0, 10**6, 9.5, Work(10**6, read=1.0), MANY[:3], MANY[:3]
     ),
     "Probe": probe,
     "Plot": lambda: vitzoo.plot("filters", "vit_digits"),
@@ -151,6 +152,31 @@ def test_several_results_show_the_columns_that_have_values():
     assert "bc" not in repr(ResultList(samples[:1]))
     assert len(repr(ResultList([samples[0]] * 107)).splitlines()) == 102
     assert repr(ResultList()) == "[]"
+
+
+def test_a_result_of_embed_shows_rounded_numbers_and_no_errors():
+    lines = repr(RESULTS["Embedded"]()).splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("...")
+    assert lines[0].endswith(" inputs: 1,000,000; errors: 0; complete")
+    says(lines[1], "computed 1,000,000 in 9.5 s (105,263 images/s)")
+
+
+def test_a_probe_shows_each_classifier_and_repeated_images():
+    found = dataclasses.replace(probe(), duplicates=3)
+    first, classifier, note = repr(found).splitlines()
+    says(first, "vit_digits: 150 training and 150 test images of 2 classes")
+    says(classifier, "k-NN", "50.0%", "46.9% to 53.1%", "500 of 1,000")
+    says(note, "3 of 150 test images", "same bytes")
+    assert note in found._repr_html_()
+
+
+@pytest.mark.parametrize("name", ["Predictions", "variants()", "Variant.weights"])
+def test_a_part_of_several_results_shows_as_a_table_too(name):
+    found = RESULTS[name]()
+    assert type(found[:2]) is type(found)
+    assert list(found[:2]) == [found[0], found[1]]
+    assert len(repr(found[:2]).splitlines()) == 3
 
 
 def test_several_results_stay_a_list_or_a_tuple():

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Self, SupportsIndex, TypeVar, overload
 
 from vitzoo.errors import printable
 
@@ -142,7 +142,7 @@ class Table:
         lines = []
         for row in rows[:MOST_ROWS]:
             *first, last = row.values()
-            lines.append([*map(_cut_cell, first), cell(last)])
+            lines.append([*map(cut_cell, first), cell(last)])
         more = [f"and {len(rows) - MOST_ROWS} more"] if len(rows) > MOST_ROWS else []
         return "\n".join([*aligned(lines, list(rows[0])), *more])
 
@@ -150,26 +150,45 @@ class Table:
         return html_table(self._cells())
 
 
-def _cut_cell(value: object) -> str:
+def cut_cell(value: object) -> str:
     """Write a value that stands before others; the end of a path is kept."""
     text = cell(value)
     if isinstance(value, os.PathLike) and len(text) > MOST_OF_CELL:
         return f"...{text[3 - MOST_OF_CELL :]}"
-    return _cut(text, MOST_OF_CELL)
+    return cut(text, MOST_OF_CELL)
 
 
-def _cut(text: str, most: int) -> str:
+def cut(text: str, most: int = MOST_ALONE) -> str:
+    """Return a text of at most `most` characters."""
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 class ResultList(Table, list[T]):
-    """A list of results."""
+    """A list of results; a part of it is one, too."""
+
+    @overload
+    def __getitem__(self, index: SupportsIndex, /) -> T: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> Self: ...
+    def __getitem__(self, index: SupportsIndex | slice, /) -> T | Self:
+        if isinstance(index, slice):
+            return type(self)(super().__getitem__(index))
+        return super().__getitem__(index)
 
 
 class ResultTuple(Table, tuple[T, ...]):
-    """Several results, as a field of a frozen data class."""
+    """Several results, as a field of a frozen data class; a part of it is one, too."""
 
     __slots__ = ()
+
+    @overload
+    def __getitem__(self, index: SupportsIndex, /) -> T: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> Self: ...
+    def __getitem__(self, index: SupportsIndex | slice, /) -> T | Self:
+        if isinstance(index, slice):
+            return type(self)(super().__getitem__(index))
+        return super().__getitem__(index)
 
 
 class Names(tuple[T, ...]):
@@ -242,4 +261,4 @@ def _word(value: Any) -> str:
         return f"<array {cell(value)}>"
     if isinstance(value, tuple | list | Mapping) and len(value) > MOST_SHOWN:
         return f"<{len(value):,} entries>"
-    return _cut(" ".join(repr(value).split()), MOST_OF_WORD)
+    return cut(" ".join(repr(value).split()), MOST_OF_WORD)

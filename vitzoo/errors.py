@@ -325,9 +325,9 @@ def did_you_mean(word: str, known: Iterable[str], *, limit: int = 3) -> str:
 
 
 def short_repr(value: object) -> str:
-    """Return the `repr` of a value in at most 60 characters; never raises."""
+    """Return the `repr` of a value in one line of at most 60 characters; never raises."""
     try:
-        text = repr(value)
+        text = " ".join(map(str.strip, repr(value).splitlines()))
     except Exception:  # noqa: BLE001  # thousands of digits or levels, or a `__repr__` that fails
         text = f"an unprintable {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -8,6 +8,7 @@ from vitzoo import installing as installing
 from vitzoo.advice.names import explain as explain
 from vitzoo.apps.bench.results import Measurement as Measurement
 from vitzoo.apps.bench.ways import choose_ways as choose_ways
+from vitzoo.apps.embed.pipeline import Work as Work
 from vitzoo.apps.predict.chunk import are_alike as are_alike
 from vitzoo.apps.predict.grids import in_order as in_order, of_any_size as of_any_size
 from vitzoo.apps.probe.classifiers import LinearClassifier as LinearClassifier, Score as Score

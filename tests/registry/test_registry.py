@@ -581,13 +581,27 @@ def test_a_spec_whose_plugin_is_gone_names_it(small, tmp_path):
         vitzoo.create(path)
 
 
-SIZES = [("vit_b16", "86.6M"), ("vit_g14", "1.01B"), ("vit_digits", "205k")]
+SHOWN = {
+    "vit_b16": "86.6M parameters, 17.6 GMACs, 224 px",
+    "vit_g14": "1.01B parameters, 267 GMACs, 224 px",
+    "vit_digits": "205k parameters, 0.00354 GMACs, 28 px",
+}
 
 
-@pytest.mark.parametrize(("name", "size"), SIZES)
-def test_repr_of_a_variant_is_one_short_line(name, size):
+@pytest.mark.parametrize("name", SHOWN)
+def test_repr_of_a_variant_says_what_it_is(name):
     variant = vitzoo.describe(name)
-    text = repr(variant)
-    assert len(text) < 80
-    assert text == f"<Variant {name}: {size} parameters, weights: {len(variant.weights)}>"
-    assert repr([variant]) == f"[{text}]"
+    first, sizes, *weights = repr(variant).removesuffix(">").split("\n    ")
+    assert (first, sizes) == (f"<Variant {name}: {variant.summary}", SHOWN[name])
+    assert max(map(len, (first, *weights)), default=0) <= 100
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("vit_b16", ("augreg2_in21k_ft_in1k", "85.11 % top-1", "Apache-2.0", "(10)", "orig_in21k")),
+        ("dinov2/vit_s14", ("lvd142m", "79.00 % k-NN", "Apache-2.0", "(1)", "facebook_lvd142m")),
+    ],
+)
+def test_repr_of_a_variant_shows_its_weights(name, shown):
+    says(repr(vitzoo.describe(name)), *shown)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from vitzoo.display import ResultTuple, brief, html_table
+from vitzoo.display import ResultTuple, brief, cut, html_table
 from vitzoo.files.names import without_query
 from vitzoo.schema.preprocessing import USUAL, Preprocessing
 from vitzoo.schema.record import Record
@@ -418,9 +418,24 @@ class Variant(Record):
     namespace: str = "core"
 
     def __repr__(self) -> str:
-        return (
-            f"<Variant {self.name}: {count(self.params)} parameters, weights: {len(self.weights)}>"
-        )
+        sizes = {
+            "parameters": count(self.params),
+            "GMACs": self.gmacs and three_digits(self.gmacs),
+            "px": px(self.spec.image_size),
+        }
+        lines = [", ".join(f"{number} {what}" for what, number in sizes.items() if number)]
+        if row := self.default_weights:
+            known = {
+                f"{row.top1 or 0:.2f} % top-1": row.top1,
+                f"{row.knn_top1 or 0:.2f} % k-NN": row.knn_top1,
+                f"license {row.license}": row.license,
+            }
+            stated = [text for text, value in known.items() if value]
+            lines.append(", ".join([f"default weights: {row.name}", *stated]))
+        if others := [row.name for row in self.weights if not row.default]:
+            lines.append(f"other weights ({len(others)}): {', '.join(others)}")
+        lines = [f"<Variant {self.name}: {self.summary}", *lines]
+        return "\n    ".join(cut(line, 100) for line in lines) + ">"
 
     def _repr_html_(self) -> str:
         spec = self.spec

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from vitzoo.apps.predict.classes import check_count
 from vitzoo.apps.predict.cores import cores
 from vitzoo.apps.predict.fingerprint import Fingerprint, check_unchanged
 from vitzoo.apps.predict.predictor import Predictor
-from vitzoo.display import brief
+from vitzoo.display import cut, cut_cell
 from vitzoo.errors import InvalidOption, printable, short_repr
 from vitzoo.images.find import LeftOut, shown_left_out
 from vitzoo.keywords import (
@@ -93,7 +93,8 @@ class Embedded:
     left_out: Mapping[str, int] = field(default_factory=dict)
     device: str = ""
 
-    __repr__ = brief
+    def __repr__(self) -> str:
+        return "\n".join(map(cut, self._lines(cut_cell(self.folder))))
 
     @property
     def shares(self) -> dict[str, float]:
@@ -102,24 +103,29 @@ class Embedded:
         return {stage: seconds / (sum(spent.values()) or 1) for stage, seconds in spent.items()}
 
     def __str__(self) -> str:
+        named = zip(self.broken, self.reasons, strict=True)
+        errors = [f"error: {printable(key)}: {printable(why)}" for key, why in named]
+        if len(self.broken) == MOST_NAMED:
+            errors.append("the column error has all of them")
+        return "\n".join(self._lines(printable(self.folder), errors))
+
+    def _lines(self, folder: str, errors: Sequence[str] = ()) -> list[str]:
+        """Return what was done, with the lines of errors."""
         if self.errors is None:
             state = f"missing parts: {self.missing:,}, which other shards compute"
         else:
             state = f"errors: {self.errors:,}; complete"
-        lines = [f"{printable(self.folder)}: inputs: {self.inputs:,}; {state}"]
+        lines = [f"{folder}: inputs: {self.inputs:,}; {state}"]
         lines += filter(None, [shown_left_out(LeftOut(self.left_out))])
         if not self.computed:
-            return "\n".join([*lines, "nothing was left to compute"])
-        named = zip(self.broken, self.reasons, strict=True)
-        lines += [f"error: {printable(key)}: {printable(why)}" for key, why in named]
-        if len(self.broken) == MOST_NAMED:
-            lines.append("the column error has all of them")
+            return [*lines, "nothing was left to compute"]
+        lines += errors
         shares = ", ".join(f"{stage} {share:.0%}" for stage, share in self.shares.items())
         rate = self.computed / self.seconds
         spent = f"{self.seconds:,.1f} s ({rate:,.0f} images/s)"
         lines.append(f"computed {self.computed:,} in {spent} on {self.device}")
         lines.append(f"work: {shares}; bottleneck: {self.work.bottleneck}")
-        return "\n".join(lines)
+        return lines
 
 
 @check_keywords(hint_of_progress)

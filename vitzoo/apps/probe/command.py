@@ -137,14 +137,9 @@ def _explain(found: Probe) -> None:
         one = len(found.unreadable) == 1
         count = "1 image" if one else f"{len(found.unreadable)} images"
         say(f"vitzoo: {count} cannot be read; {'it is' if one else 'they are'} in no score")
-    if found.duplicates:
-        say(
-            f"vitzoo: {found.duplicates} of {len(found.test)} test images have the same bytes as a "
-            "training image"
-        )
     say(f"logistic regression has C = {found.C:g}, chosen on training images")
-    if not found.classifier.converged:
-        say("vitzoo: logistic regression did not converge; its accuracy may be too low")
+    for note in found.notes:
+        say(f"vitzoo: {note}")
 
 
 def _print_scores(found: Probe, *, as_json: bool) -> None:

@@ -29,7 +29,7 @@ from vitzoo.apps.probe.classifiers import (
 from vitzoo.apps.probe.embeddings import Embedded, EmbeddingCache, embed_images
 from vitzoo.apps.probe.labelled import LabelledImage, read_labelled
 from vitzoo.checkpoint.description import Trunk
-from vitzoo.display import html_table, shown_as_png
+from vitzoo.display import aligned, cut_cell, html_table, shown_as_png
 from vitzoo.errors import InvalidOption
 from vitzoo.files.names import check_path, on_hub
 from vitzoo.keywords import check_keywords, check_progress, check_types, hint_of_progress
@@ -108,13 +108,27 @@ class Probe:
     device: str = ""
 
     def __repr__(self) -> str:
-        shares = ", ".join(f"{score.classifier}: {score.accuracy:.1%}" for score in self.scores)
-        return f"Probe({self.model!r}, {len(self.test)} test images, {shares})"
+        rows = [list(score.shown().values()) for score in self.scores]
+        return "\n".join([self._title, *aligned(rows), *self.notes])
 
     def _repr_html_(self) -> str:
-        counts = f"{len(self.train)} training and {len(self.test)} test images"
-        title = f"{self.model}: {counts} of {len(self.classes)} classes"
-        return html_table([score.shown() for score in self.scores], title)
+        return html_table([score.shown() for score in self.scores], self._title, self.notes)
+
+    @property
+    def _title(self) -> str:
+        counts = f"{len(self.train):,} training and {len(self.test):,} test images"
+        return f"{cut_cell(self.model)}: {counts} of {len(self.classes):,} classes"
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences on why the accuracies may be too high or too low."""
+        doubled = (
+            f"{self.duplicates:,} of {len(self.test):,} test images have the same bytes as a "
+            "training image"
+        )
+        unfinished = "logistic regression did not converge; its accuracy may be too low"
+        notes = {doubled: self.duplicates, unfinished: not self.classifier.converged}
+        return tuple(note for note, holds in notes.items() if holds)
 
     @property
     def C(self) -> float:  # noqa: N802  # scikit-learn's name
