@@ -125,6 +125,8 @@ def labels(
 ) -> tuple[str, ...]:
     """Return the class names in the order of the logits; empty if they are unknown.
 
+    A network without a classifier, such as `dinov2/vit_b14`, gives features and has no class names.
+
     Args:
         name_or_model: the network, see docs/create.md#which-network, or a label set such as
             `imagenet-1k`. The default weights of a variant state the classes.
