@@ -207,9 +207,10 @@ class _Download(Exchange):
             size = f"{most}{megabytes(self.file.size or self.file.bound)}"
             mirror = "" if self.file.entry.url else ", or set a mirror in VITZOO_ENDPOINTS"
             return TransferError(
-                f"cannot download {self.file.label} ({size}) from {self.host}: {what}; "
-                f"{CONNECTING}{mirror}; or download {self.file.link} on another machine, and run "
-                "vitzoo import FILE here (docs/trust.md#offline)"
+                f"cannot download {self.file.label} ({size}) from {self.host}: {what}",
+                f"{CONNECTING}{mirror}",
+                f"or download {self.file.link} on another machine, and run vitzoo import FILE here "
+                "(docs/trust.md#offline)",
             )
         mirror = "" if self.file.entry.url else "set a mirror in VITZOO_ENDPOINTS, "
         return TransferError(

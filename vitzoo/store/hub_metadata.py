@@ -198,8 +198,7 @@ class _Request(Exchange):
     def failed(self, what: str, *, connected: bool = True) -> TransferError:
         if not connected:
             return TransferError(
-                f"cannot ask {self.endpoint} about {self.file.label}: {what}; {CONNECTING}; "
-                f"{self.fix}"
+                f"cannot ask {self.endpoint} about {self.file.label}: {what}", CONNECTING, self.fix
             )
         failure = TransferError(f"{self.where} cannot be reached: {what}; {self.fix}")
         failure.retry_after = 0.0

@@ -339,9 +339,10 @@ def _fill(file: HubFile, partial: Partial, note: Note | None) -> None:
         size = f"{file.size} bytes" if file.size else "size not known"
         cache = ", no file in the Hub cache has its sha256," if file.entry.repo else ""
         raise Offline(
-            f"{file} is not in the store{cache} and vitzoo is offline ({file.link}, sha256 "
-            f"{file.pin.sha256}, {size}); with a network, run {_fetch_command(file)}; or copy the "
-            "file to this machine and run vitzoo import FILE"
+            f"{file.label} is not in the store{cache} and vitzoo is offline",
+            f"with a network, run {_fetch_command(file)}",
+            f"or download {file.link} (sha256 {file.pin.sha256}, {size}) on another machine, and "
+            "run vitzoo import FILE here",
         )
     _show_terms(file)
     _download(file, partial, note)
@@ -359,15 +360,15 @@ def _download(file: HubFile, partial: Partial, note: Note | None) -> None:
         except (IntegrityError, NetworkError) as error:
             failures.append(error)
             if len(endpoints) > 1:
-                log.warning("%s failed: %s", endpoint, error)
+                log.warning("%s failed: %s", endpoint, error.args[0])
         else:
             return
     # Wrong bytes tell the user more than an endpoint that cannot be reached.
     worst = next((e for e in failures if isinstance(e, IntegrityError)), failures[-1])
     if len(failures) == 1:
         raise worst
-    others = "; ".join(f"{url}: {e}" for url, e in zip(endpoints, failures, strict=True))
-    raise type(worst)(f"{len(failures)} endpoints failed. {others}") from worst
+    texts = [f"{url}: {error.args[0]}" for url, error in zip(endpoints, failures, strict=True)]
+    raise type(worst)(f"{len(failures)} endpoints failed", *texts, *worst.args[1:]) from worst
 
 
 def _show_terms(file: HubFile) -> None:
