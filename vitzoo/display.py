@@ -203,7 +203,7 @@ class Names(tuple[T, ...]):
     def __repr__(self) -> str:
         if len(self) <= MOST_SHOWN:
             return super().__repr__()
-        first = ", ".join(_cut(repr(one), MOST_OF_WORD // 2) for one in self[: MOST_SHOWN // 2])
+        first = ", ".join(cut(repr(one), MOST_OF_WORD // 2) for one in self[: MOST_SHOWN // 2])
         return f"({first}, ... {len(self):,} in all)"
 
 
