@@ -139,7 +139,7 @@ def pin(file: Path | None, *, write: bool = True, recheck: bool = False) -> list
     if ended:
         log.warning(
             "%s%d of %d entries are still open: run the command again, which %s",
-            f"{ended}; " if isinstance(ended, NetworkError) else "",
+            f"{ended.args[0]}; " if isinstance(ended, NetworkError) else "",
             len(entries) - len(answers),
             len(entries),
             "asks for these alone" if write else "asks for all: a dry run keeps no answer",
