@@ -197,8 +197,10 @@ class _Request(Exchange):
 
     def failed(self, what: str, *, connected: bool = True) -> TransferError:
         if not connected:
+            address = self.file.address
+            label = "" if self.file.label == address else f"{self.file.label}: "
             return TransferError(
-                f"cannot ask {self.endpoint} about {self.file.label}: {what}", CONNECTING, self.fix
+                f"cannot ask {self.endpoint} about {label}{address}: {what}", CONNECTING, self.fix
             )
         failure = TransferError(f"{self.where} cannot be reached: {what}; {self.fix}")
         failure.retry_after = 0.0
