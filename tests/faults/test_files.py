@@ -643,11 +643,10 @@ def test_sparse_terabyte_file_is_refused_in_bounded_memory(tmp_path, small, righ
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert len(lines) == len(GIANTS)
-    for line, path, (_, text) in zip(lines, paths, GIANTS.values(), strict=True):
-        assert line.startswith(f"refused {path}")
-        assert text in line
+    errors = done.stdout.split("refused ")[1:]
+    for error, path, (_, text) in zip(errors, paths, GIANTS.values(), strict=True):
+        assert error.startswith(path)
+        assert text in error
 
 
 def test_memory_limit_of_the_giant_file_tests_is_effective():
