@@ -295,6 +295,6 @@ def test_mirrors_do_not_replace_the_trusted_endpoint(net, mirrors, monkeypatch):
     bad, good = mirrors
     monkeypatch.setenv("VITZOO_TRUST_ENDPOINT", "http://127.0.0.1:9")
     net.first_use()
-    with pytest.raises(TransferError, match=r"http://127\.0\.0\.1:9 .*mirror"):
+    with pytest.raises(TransferError, match=r"(?s)http://127\.0\.0\.1:9 .*mirror"):
         vitzoo.fetch(net.name)
     assert bad.requests == good.requests == []
