@@ -84,7 +84,7 @@ OPTIONS = [
 CALLS = {  # where a command looks up what it calls with the name of the network
     "predict": "vitzoo.apps.predict.given:opened",
     "plot": "vitzoo.apps.predict.given:opened",
-    "summary": "vitzoo.summaries:summary",
+    "summary": "vitzoo.known:summary",
     "embed": "vitzoo.apps.embed.embed:embed",
     "probe": "vitzoo.apps.probe.probe:probe",
     "push": "vitzoo.apps.publish.push:push",
@@ -389,8 +389,8 @@ def test_a_command_prints_what_it_computes_with_its_network(name, command, monke
 
 
 def test_the_command_summary_is_of_its_network(command, monkeypatch):
-    asked = spied(monkeypatch, "vitzoo.summaries:known", name_or_model=SPEC | {"depth": 1})
-    created = spied(monkeypatch, "vitzoo.summaries:create", then=stop)
+    asked = spied(monkeypatch, "vitzoo.known:known", name_or_model=SPEC | {"depth": 1})
+    created = spied(monkeypatch, "vitzoo.known:create", then=stop)
     assert command("summary", "local/net")[0] == InvalidOption.exit_code
     assert [one["name_or_model"] for one in asked] == ["local/net"]
     assert [one["name"].depth for one in created] == [1]

@@ -96,7 +96,7 @@ if TYPE_CHECKING:
     from vitzoo.factory import create as create
     from vitzoo.images.transform import Transform as Transform
     from vitzoo.inventory import Verification as Verification, fetch as fetch, verify as verify
-    from vitzoo.known import labels as labels, transform as transform
+    from vitzoo.known import labels as labels, summary as summary, transform as transform
     from vitzoo.network.model import VisionTransformer as VisionTransformer
     from vitzoo.plugin.hookspecs import hookimpl as hookimpl
     from vitzoo.plugin.info import PluginInfo as PluginInfo
@@ -123,7 +123,6 @@ if TYPE_CHECKING:
         Weights as Weights,
     )
     from vitzoo.schema.spec import BlockSpec as BlockSpec, PartSpec as PartSpec, Spec as Spec
-    from vitzoo.summaries import summary as summary
 
 # The public names of each module; `__getattr__` imports a module when one of its names is used.
 _NAMES = {
@@ -152,7 +151,7 @@ _NAMES = {
     "factory": "create",
     "images.transform": "Transform",
     "inventory": "Verification fetch verify",
-    "known": "labels transform",
+    "known": "labels summary transform",
     "network.model": "VisionTransformer",
     "plugin.hookspecs": "hookimpl",
     "plugin.info": "PluginInfo",
@@ -166,7 +165,6 @@ _NAMES = {
         "PositionEmbedding Recipe Throughput Variant Weights"
     ),
     "schema.spec": "BlockSpec PartSpec Spec",
-    "summaries": "summary",
 }
 _IMPORTING = RLock()
 _HOME = {name: home for home, names in _NAMES.items() for name in names.split()}

@@ -57,7 +57,7 @@ def summary_command(
       vitzoo summary vit_h14 --all --json
     """
     check(name)
-    from vitzoo.summaries import summary as summary_of
+    from vitzoo.known import summary as summary_of
 
     summary = summary_of(name, batch_size=batch_size, **arguments)
     if as_json:
