@@ -15,7 +15,6 @@ from importlib import metadata
 from pathlib import Path
 from shutil import which
 from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 FROM_CLONE = " (in a clone of vitzoo's repository)"
 ALL = ("-r", "plugins/all.txt")  # in the root of the repository
@@ -74,6 +73,8 @@ def _clone() -> Path | None:
 
 def _source() -> Path | None:
     """Return the folder that vitzoo was installed from, as pip records it (PEP 610)."""
+    from urllib.request import url2pathname  # which imports http and ssl
+
     try:
         distribution = metadata.distribution("vitzoo")
         url = urlsplit(json.loads(distribution.read_text("direct_url.json") or "")["url"])

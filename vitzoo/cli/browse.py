@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from types import ModuleType
 from typing import Any
 
 import click
@@ -114,7 +115,7 @@ def show_command(name: str, everything: bool, table: bool, as_json: bool) -> Non
     choose_output(table=table, json=as_json)
     zoo = registry()
     if found := _family(zoo, name):
-        _print_family(zoo, found, as_json=as_json, everything=everything)
+        _screen().print_family(zoo, found, as_json=as_json, everything=everything)
         return
     variant, weights = _named(zoo, name)
     if as_json:
@@ -129,10 +130,8 @@ def show_command(name: str, everything: bool, table: bool, as_json: bool) -> Non
         with paged():
             _show_to_people(variant)
     elif on_terminal():
-        from vitzoo.cli.screen import print_screen
-
         shown = {key: value for key, value in _differing(variant).items() if key in OF_NETWORK}
-        print_screen(variant, shown)
+        _screen().print_screen(variant, shown)
     else:
         print_fields(_settings(variant))
         _print_paper_results(variant)
@@ -169,7 +168,7 @@ def which_command(name: str, as_json: bool) -> None:
         say(f"vitzoo: {name} is also a family: vitzoo show {name}")
         found = None
     if found and on_terminal() and not as_json:
-        _print_family(zoo, found, as_json=False, everything=False)
+        _screen().print_family(zoo, found, as_json=False, everything=False)
         return
     rows = _of_family(zoo, found) if found else _meanings(zoo, name)
     if as_json or not on_terminal():
@@ -440,10 +439,11 @@ def _family(zoo: Registry, name: str) -> Family | None:
     return zoo.index.family(name)
 
 
-def _print_family(zoo: Registry, found: Family, *, as_json: bool, everything: bool) -> None:
-    from vitzoo.cli.screen import print_family
+def _screen() -> ModuleType:
+    """Return what prints for people; pipes do without."""
+    from vitzoo.cli import screen
 
-    print_family(zoo, found, as_json=as_json, everything=everything)
+    return screen
 
 
 def _of_family(zoo: Registry, found: Family) -> list[dict[str, Any]]:
