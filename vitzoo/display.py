@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Self, SupportsIndex, TypeVar, overload
+from typing import Any, Generic, Self, SupportsIndex, TypeVar, overload
 
 from vitzoo.errors import printable
 
@@ -120,11 +120,22 @@ def cell(value: Any) -> str:
     return printable(str(value))
 
 
-class Table:
-    """Mixin of a sequence of results, which `repr` and notebooks show as a table.
+class Table(Generic[T]):
+    """Mixin of a sequence of results, which `repr` and notebooks show as a table; a slice is one.
 
     The class of the elements states in `_columns` the names of attributes to show.
     """
+
+    __slots__ = ()
+
+    @overload
+    def __getitem__(self, index: SupportsIndex, /) -> T: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> Self: ...
+    def __getitem__(self, index: SupportsIndex | slice, /) -> T | Self:
+        found: Any = super().__getitem__(index)  # type: ignore[misc]  # of a sequence
+        same: Any = type(self)
+        return same(found) if isinstance(index, slice) else found
 
     def _cells(self) -> list[dict[str, object]]:
         """Return the values of each element by the heading of their column."""
@@ -163,32 +174,14 @@ def cut(text: str, most: int = MOST_ALONE) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
-class ResultList(Table, list[T]):
-    """A list of results; a part of it is one, too."""
-
-    @overload
-    def __getitem__(self, index: SupportsIndex, /) -> T: ...
-    @overload
-    def __getitem__(self, index: slice, /) -> Self: ...
-    def __getitem__(self, index: SupportsIndex | slice, /) -> T | Self:
-        if isinstance(index, slice):
-            return type(self)(super().__getitem__(index))
-        return super().__getitem__(index)
+class ResultList(Table[T], list[T]):
+    """A list of results."""
 
 
-class ResultTuple(Table, tuple[T, ...]):
-    """Several results, as a field of a frozen data class; a part of it is one, too."""
+class ResultTuple(Table[T], tuple[T, ...]):
+    """Several results, as a field of a frozen data class."""
 
     __slots__ = ()
-
-    @overload
-    def __getitem__(self, index: SupportsIndex, /) -> T: ...
-    @overload
-    def __getitem__(self, index: slice, /) -> Self: ...
-    def __getitem__(self, index: SupportsIndex | slice, /) -> T | Self:
-        if isinstance(index, slice):
-            return type(self)(super().__getitem__(index))
-        return super().__getitem__(index)
 
 
 class Names(tuple[T, ...]):
