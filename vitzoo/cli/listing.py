@@ -42,6 +42,7 @@ from vitzoo.registry.listing import (
     pareto_fields,
     sort,
     sort_keys,
+    with_families,
 )
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.terms import FURTHER_RESULTS, KNN, RESULTS, commercial_use
@@ -187,10 +188,10 @@ def list_command(
     machine = quiet or as_json
     people = on_terminal() and not machine
     chosen = patterns or families or conditions or order or trade_off or here
-    named = _families_of(zoo, patterns)
+    named = zoo.index.families(patterns)
     if not machine and _print_absent(zoo, patterns, named):
         return
-    wanted = _with_families(patterns, named)
+    wanted = with_families(patterns, named)
     wanted = wanted if machine else _searched(zoo, wanted)
     rows, conflicts, used = _selected(zoo, wanted, families, conditions, order, trade_off, here)
     short = people and not (chosen or everything)
@@ -221,12 +222,6 @@ def _available() -> ModuleType:
     from vitzoo.cli import available
 
     return available
-
-
-def _families_of(zoo: Registry, patterns: Iterable[str]) -> dict[str, Family]:
-    """Return the families that patterns name."""
-    found = {word: zoo.index.family(word) for word in patterns}
-    return {word: one for word, one in found.items() if one is not None}
 
 
 def print_header(found: Family) -> None:
@@ -292,12 +287,6 @@ def _print_absent(zoo: Registry, patterns: tuple[str, ...], named: dict[str, Fam
         if not (one.rows and on_terminal()):  # otherwise that was said
             say(f"vitzoo: {one.needs}")
     return True
-
-
-def _with_families(patterns: tuple[str, ...], named: dict[str, Family]) -> tuple[str, ...]:
-    """Return the patterns, with those of its names for each family."""
-    every = (named[one].patterns if one in named else (one,) for one in patterns)
-    return tuple(pattern for several in every for pattern in several)
 
 
 def _searched(zoo: Registry, patterns: tuple[str, ...]) -> tuple[str, ...]:

@@ -199,6 +199,11 @@ class Index:
             tuple(one.name for one in every),
         )
 
+    def families(self, patterns: Iterable[str]) -> dict[str, Family]:
+        """Return the families that patterns name."""
+        found = {pattern: self.family(pattern) for pattern in patterns}
+        return {pattern: one for pattern, one in found.items() if one is not None}
+
     def _family_of(self, namespace: str) -> Family | None:
         if info := self.zoo.host.infos.get(namespace):
             listing, plugin = self.of(namespace), info.distribution

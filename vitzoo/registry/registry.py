@@ -284,6 +284,7 @@ def variants(
     ['vit_b16_384', 'vit_b32_384']
     """
     from vitzoo.registry.conditions import required, where as met
+    from vitzoo.registry.listing import with_families
 
     check_types("variants", pattern=(pattern, "text or an iterable"), where=(where, "text or None"))
     patterns = [pattern] if isinstance(pattern, str) else pattern
@@ -291,10 +292,7 @@ def variants(
     tests = [required(field, value) for field, value in filters.items()]
     tests += [] if where is None else [met(where).test]
     zoo = registry()
-    families = [(pattern, zoo.index.family(pattern)) for pattern in patterns]
-    patterns = [
-        one for pattern, found in families for one in (found.patterns if found else (pattern,))
-    ]
+    patterns = with_families(patterns, zoo.index.families(patterns))
     rows = zoo.index.listing(patterns, each_weights=True)
     met_by = {row["name"]: row for row in rows if all(test(row) for test in tests)}
     found = (zoo.index.variant(row) for row in met_by.values())
