@@ -7,6 +7,7 @@ import torch
 
 import vitzoo
 from helpers import refuses
+from plugin_files import UNTOUCHABLE
 from tables import cases
 from vitzoo.errors import UnknownName
 
@@ -52,3 +53,35 @@ def test_other_functions_repeat_no_call():
     with pytest.raises(UnknownName) as caught:
         vitzoo.describe(PLAIN)
     assert str(caught.value).endswith("vitzoo.create('vit_b16')")
+
+
+# Names of families
+
+
+@cases(
+    ("name", "expected"),
+    [
+        ("dinov2", ("8 networks", "'dinov2/vit_s14'", "and 5 more", "`vitzoo list dinov2`")),
+        ("vit", ("'vit_ti16'", "`vitzoo list vit`")),
+        ("encoders", ("'pe/vit_ti16_core_384'", "`vitzoo list encoders`")),  # a plugin
+        ("timm", ("'timm/cait_m36_384'", "`vitzoo list timm`")),  # a format, too
+        ("mim", ("without networks", "1 part", "`vitzoo show mim`")),
+    ],
+)
+def test_the_name_of_a_family_is_answered_with_its_networks(name, expected):
+    for function in (vitzoo.create, vitzoo.describe):
+        with refuses(UnknownName, f"'{name}'", "family", *expected):
+            function(name)
+
+
+@pytest.mark.usefixtures("core_alone")
+def test_a_family_that_is_not_installed_comes_with_its_plugin():
+    with refuses(UnknownName, "'dinov2/vit_s14'", "vitzoo-dino", "pip install"):
+        vitzoo.create("dinov2")
+
+
+def test_a_family_that_cannot_be_used_comes_with_the_cause(install):
+    files = UNTOUCHABLE | {"acme/registry.toml": "api = 1\nvariants = 5\n"}
+    install("acme-parts", "acme = acme:registry.toml", files)
+    with refuses(UnknownName, "'acme'", "acme-parts", "variants must be a table"):
+        vitzoo.create("acme")

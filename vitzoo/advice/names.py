@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vitzoo.errors import did_you_mean
+from vitzoo.errors import PluginError, did_you_mean
 from vitzoo.files.names import PATH, on_hub, with_slashes
 from vitzoo.plugin.info import install_command
 from vitzoo.registry.available import available, needs
@@ -30,7 +30,9 @@ from vitzoo.registry.listing import HUB
 from vitzoo.registry.registry import Registry, Unknown
 from vitzoo.schema.addresses import is_repository, one_form, repository
 from vitzoo.schema.terms import AVG, TIMM_POOLS
-from vitzoo.text import quoted
+from vitzoo.text import listed, quoted
+
+MOST_NAMED = 3  # networks of a family
 
 
 def unknown(about: Unknown, call: Mapping[str, Any]) -> Iterator[str]:
@@ -48,6 +50,8 @@ def unknown(about: Unknown, call: Mapping[str, Any]) -> Iterator[str]:
 
 def _unknown_variant(name: str, zoo: Registry, given: Mapping[str, Any]) -> str:
     if text := _explained(name, zoo, given):
+        return text
+    if text := _family(name, zoo):
         return text
     base, _, weights = name.partition(":")
     zoo.load_namespace_of(base)
@@ -70,6 +74,23 @@ def _unknown_variant(name: str, zoo: Registry, given: Mapping[str, Any]) -> str:
         "ResNets, are in timm and torchvision"
     )
     return f"unknown variant {quoted(name)}{near or usual}"
+
+
+def _family(name: str, zoo: Registry) -> str:
+    """Return the message about the name of a family, empty for another name."""
+    try:
+        found = zoo.index.family(name)
+    except PluginError as error:
+        return f"unknown variant {name!r}, and {error}"
+    if found is None:
+        return ""
+    if not found.rows:
+        what = f"without networks, with {found.contents}; `vitzoo show {name}` shows it"
+    else:
+        number = f"{len(found.rows)} network{'s' * (len(found.rows) > 1)}"
+        names = listed([repr(row["name"]) for row in found.rows], MOST_NAMED)
+        what = f"of {number}; choose one: {names}; `vitzoo list {name}` shows them"
+    return f"unknown variant {name!r}: it is a family {what}{found.needs and f'; {found.needs}'}"
 
 
 def _path(name: str) -> str:
