@@ -42,7 +42,6 @@ from vitzoo.registry.listing import (
     pareto_fields,
     sort,
     sort_keys,
-    with_families,
 )
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.terms import FURTHER_RESULTS, KNN, RESULTS, commercial_use
@@ -188,10 +187,9 @@ def list_command(
     machine = quiet or as_json
     people = on_terminal() and not machine
     chosen = patterns or families or conditions or order or trade_off or here
-    named = zoo.index.families(patterns)
+    named, wanted = zoo.index.families(patterns)
     if not machine and _print_absent(zoo, patterns, named):
         return
-    wanted = with_families(patterns, named)
     wanted = wanted if machine else _searched(zoo, wanted)
     rows, conflicts, used = _selected(zoo, wanted, families, conditions, order, trade_off, here)
     short = people and not (chosen or everything)

@@ -199,10 +199,16 @@ class Index:
             tuple(one.name for one in every),
         )
 
-    def families(self, patterns: Iterable[str]) -> dict[str, Family]:
-        """Return the families that patterns name."""
-        found = {pattern: self.family(pattern) for pattern in patterns}
-        return {pattern: one for pattern, one in found.items() if one is not None}
+    def families(self, patterns: Iterable[str]) -> tuple[dict[str, Family], tuple[str, ...]]:
+        """Return the families that patterns name, and the patterns with those of their names.
+
+        Raises:
+            PluginError: a plugin cannot be used.
+        """
+        every = {pattern: self.family(pattern) for pattern in patterns}
+        wanted = (one.patterns if one else (pattern,) for pattern, one in every.items())
+        named = {pattern: one for pattern, one in every.items() if one}
+        return named, tuple(pattern for several in wanted for pattern in several)
 
     def _family_of(self, namespace: str) -> Family | None:
         if info := self.zoo.host.infos.get(namespace):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from vitzoo.errors import InvalidOption, UnknownOption, did_you_mean
@@ -139,12 +139,6 @@ class Family(NamedTuple):
             return ""
         install = install_command(self.namespaces[0])
         return f"{self.name} needs the plugin {self.plugin} (not installed); {install}"
-
-
-def with_families(patterns: Iterable[str], named: Mapping[str, Family]) -> tuple[str, ...]:
-    """Return the patterns, with those of its names for each family that one of them names."""
-    every = (named[one].patterns if one in named else (one,) for one in patterns)
-    return tuple(pattern for several in every for pattern in several)
 
 
 def mentions(row: Listed, word: str) -> bool:

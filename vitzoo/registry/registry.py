@@ -284,7 +284,6 @@ def variants(
     ['vit_b16_384', 'vit_b32_384']
     """
     from vitzoo.registry.conditions import required, where as met
-    from vitzoo.registry.listing import with_families
 
     check_types("variants", pattern=(pattern, "text or an iterable"), where=(where, "text or None"))
     patterns = [pattern] if isinstance(pattern, str) else pattern
@@ -292,8 +291,7 @@ def variants(
     tests = [required(field, value) for field, value in filters.items()]
     tests += [] if where is None else [met(where).test]
     zoo = registry()
-    patterns = with_families(patterns, zoo.index.families(patterns))
-    rows = zoo.index.listing(patterns, each_weights=True)
+    rows = zoo.index.listing(zoo.index.families(patterns)[1], each_weights=True)
     met_by = {row["name"]: row for row in rows if all(test(row) for test in tests)}
     found = (zoo.index.variant(row) for row in met_by.values())
     return Variants(variant for variant in found if variant is not None)
