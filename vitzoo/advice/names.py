@@ -8,7 +8,7 @@ from typing import Any
 
 from vitzoo.errors import PluginError, did_you_mean
 from vitzoo.files.names import PATH, on_hub, with_slashes
-from vitzoo.plugin.info import install_command
+from vitzoo.plugin.info import install_command, installing
 from vitzoo.registry.available import available, needs
 from vitzoo.registry.foreign_names import (
     NOTHING,
@@ -188,19 +188,26 @@ def explain(name: str, matches: list[Match], given: Mapping[str, Any] = NOTHING)
     return f"unknown variant {name!r}: that is {', and '.join(meanings.values())}"
 
 
-def names_here(about: object) -> list[str]:
-    """Return what commands take in place of an unknown variant, if it is a name elsewhere.
+def commands_here(about: object, words: list[str]) -> list[str]:
+    """Return the arguments of a command with vitzoo's names in place of an unknown variant.
 
     Args:
-        about: the values of an error. There is no answer to values of other errors.
+        about: the values of an error. There is no answer to values of other errors, and to names
+            that no library has.
+        words: the arguments.
     """
     if not isinstance(about, Unknown) or about.what != "variant" or QUICK.search(about.name):
         return []
     name, tag = about.name, current(about.name).partition(".")[2]
     there = [(row["name"], weights) for _, row, weights in known_in_plugins(name, about.zoo)]
     here = [(v.name, w.name if w else "") for _, v, w in known_elsewhere(name, about.zoo)]
-    names = [f"{variant}:{weights}".rstrip(":") for variant, weights in there or here]
-    return [one for one in dict.fromkeys(names) if one != name and (":" in one or not tag)]
+    names = dict.fromkeys(f"{variant}:{weights}".rstrip(":") for variant, weights in there or here)
+    in_shell = installing().quoted
+    return [
+        " ".join(in_shell(one if word == name else word) for word in words)
+        for one in names
+        if one != name and (":" in one or not tag)
+    ]
 
 
 def explain_plugin(name: str, meaning: Meaning, given: Mapping[str, Any] = NOTHING) -> str:

@@ -98,11 +98,9 @@ class Context(click.Context):
 
     def _name_command(self, error: UnknownName) -> None:
         """Add the same command with vitzoo's name to the error about a name elsewhere."""
-        from shlex import join
+        from vitzoo.advice.names import commands_here
 
-        from vitzoo.advice.names import names_here
-
-        about: Any = error.about
+        about = error.about
         error.complete()
         kinds = {one.name or "": isinstance(one, click.Argument) for one in self.command.params}
         sources = {self.get_parameter_source(name) for name, given in kinds.items() if not given}
@@ -111,10 +109,7 @@ class Context(click.Context):
         for name in filter(kinds.get, self.params):
             value = self.params[name]
             words += value if isinstance(value, tuple) else [value]
-        uses = [
-            join(name if word == about.name else str(word) for word in words if word is not None)
-            for name in names_here(about)
-        ]
+        uses = commands_here(about, [str(word) for word in words if word is not None])
         if uses:
             shown = " or ".join(f"{self.command_path} {use}{end}" for use in uses)
             error.args += (f"in a shell: {shown}",)
