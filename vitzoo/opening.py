@@ -137,6 +137,7 @@ def locate(
     Raises:
         UnknownName, WeightsUnavailable: the variant, or its weights, are not registered.
         InvalidOption: it is none of these, or an address is malformed.
+        CheckpointError: it is the path of an image.
     """
     if isinstance(name, Spec | Mapping):
         return Described(name)
@@ -180,7 +181,17 @@ def _registered_or_path(name: str, zoo: Registry) -> Named | File | Folder:
 
 
 def _at(path: Path) -> File | Folder:
-    """Return a path as what it is; one that is named as a spec is refused as a spec."""
+    """Return a path as what it is; one that is named as a spec is refused as a spec.
+
+    Raises:
+        CheckpointError: it is an image.
+    """
+    from vitzoo.images.find import is_image  # not for names
+
+    if is_image(path.name) and os.path.isfile(path):  # noqa: PTH113  # False if too long
+        raise CheckpointError(
+            f"{path} is an image, expected a network, which is named before the images"
+        )
     folder = not _is_spec(path) and os.path.isdir(path)  # noqa: PTH112  # False if too long
     return Folder(path) if folder else File(path)
 

@@ -1,4 +1,4 @@
-"""What a folder without weights may be."""
+"""What a folder without weights, or an image, may be in place of a network."""
 
 from __future__ import annotations
 
@@ -28,3 +28,26 @@ def test_a_folder_of_images_is_no_network(image, tmp_path, monkeypatch, run):
 def test_a_folder_without_images_is_only_one_without_weights(tmp_path):
     tmp_path.joinpath("notes.txt").touch()
     assert message(CheckpointError, vitzoo.create, tmp_path).endswith(".npz")
+
+
+@pytest.mark.parametrize(
+    "command", [("predict",), ("plot", "attention", "--out", "a.png"), ("summary",), ("verify",)]
+)
+def test_an_image_is_no_network(command, tmp_path, monkeypatch, run):
+    monkeypatch.chdir(tmp_path)
+    Path("photo.JPG").touch()
+    expected = "photo.JPG is an image", "network", "named before the images"
+    images = ["vit_digits"] * (command[0] in ("predict", "plot"))
+    code, _, err = run(*command, "photo.JPG", *images)
+    assert code == 1
+    says(err, *expected)
+
+
+def test_an_image_is_no_network_in_python(tmp_path):
+    image = tmp_path / "photo.png"
+    image.touch()
+    for function in (vitzoo.create, vitzoo.labels, vitzoo.Predictor):
+        with refuses(CheckpointError, f"{image} is an image", "named before the images"):
+            function(image)
+    with refuses(CheckpointError, "gone.png", "no such file"):
+        vitzoo.create(tmp_path / "gone.png")

@@ -109,10 +109,10 @@ def plot_command(
     # All of this comes before torch is imported, and before a download.
     check_figure(out, force=force)
     check_kind(kind, [name for name, value in options.items() if value is not None])
+    check(model, weights)
     check_there(images)
     if not any(path.is_dir() for path in images):
         check_count(kind, len(images))
-    check(model, weights)
     from vitzoo.plugin.requirements import check_extra
 
     check_extra("plot", "vitzoo plot")
