@@ -174,6 +174,15 @@ def test_the_bars_of_a_cell_share_one_output(notebook):
     assert len(notebook.outputs) == 2
 
 
+def test_a_thread_may_move_a_bar_after_its_block(notebook):
+    with bar("data", after=0) as move:
+        move(1, 2)
+    (states,) = notebook.outputs
+    before = list(states)
+    move(2, 2)
+    assert (notebook.outputs, states) == ([states], before)
+
+
 def test_work_without_numbers_leaves_nothing_in_a_notebook(notebook):
     with bar("export", after=0.01):
         time.sleep(0.2)

@@ -303,11 +303,11 @@ class _Bar:
                 self._context.run(self._display.update, self._number, done, total, shown)
 
     def end(self) -> None:
-        """Remove the bar."""
+        """Remove the bar; a thread that moves it later shows nothing."""
         with self._display.lock, suppress(*UNWRITABLE):
-            self._over = True
-            if self._number is not None:
-                self._context.run(self._display.remove, self._number)
+            number, self._number, self._over = self._number, None, True
+            if number is not None:
+                self._context.run(self._display.remove, number)
 
     def _numbers(self, done: int, total: int) -> str:
         rate = done / max(time.monotonic() - self._began, 1e-3)
