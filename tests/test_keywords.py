@@ -7,14 +7,16 @@ import inspect
 import json
 import pickle
 import pydoc
+import sys
 import traceback
 from functools import partial
+from importlib.util import find_spec
 
 import pytest
 
 import vitzoo
 from helpers import refuses
-from internals import check_keywords, check_types, short_errors
+from internals import INTERNAL, check_keywords, check_types, short_errors
 from tables import cases
 from vitzoo.errors import InvalidOption, UnknownOption, VitzooError
 
@@ -289,6 +291,12 @@ def test_an_error_of_a_public_function_has_no_frames_of_vitzoo(name, monkeypatch
     whole, _ = printed(MISSING[name])
     assert any("registry.py" in line or "keywords.py" in line for line in whole)
     assert len(whole) > len(lines)
+
+
+def test_the_packages_whose_frames_are_left_out_are_those_that_vitzoo_needs():
+    others = INTERNAL - sys.stdlib_module_names
+    assert [name for name in others if find_spec(name) is None] == []
+    assert {"httpx2", "rtoml"} <= others
 
 
 def test_every_public_function_has_short_errors():

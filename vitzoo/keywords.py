@@ -17,8 +17,8 @@ R = TypeVar("R")
 T = TypeVar("T")
 INTERNAL = {  # packages whose frames say nothing to who calls vitzoo
     *sys.stdlib_module_names,
-    *("vitzoo", "torch", "numpy", "safetensors", "huggingface_hub", "httpx", "httpcore", "anyio"),
-    *("requests", "urllib3", "h11", "PIL", "pluggy", "tomlkit"),
+    *("vitzoo", "torch", "numpy", "safetensors", "huggingface_hub", "httpx2", "httpcore2", "anyio"),
+    *("h11", "PIL", "pluggy", "rtoml", "tomlkit"),
 }
 ON_PROGRESS = "pass the function as on_progress, which gets (done, total, text)"
 KINDS: dict[str, Any] = {  # words of a message, and the type

@@ -55,6 +55,7 @@ from vitzoo.inventory import (
     remove as remove,
 )
 from vitzoo.keywords import (
+    INTERNAL as INTERNAL,
     check_keywords as check_keywords,
     check_types as check_types,
     short_errors as short_errors,
