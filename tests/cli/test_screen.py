@@ -85,6 +85,16 @@ def test_all_has_the_rest(screen, run):
     assert run("show", "vit_b16", "--all") == run("show", "vit_b16")  # a pipe has everything
 
 
+@pytest.mark.parametrize("columns", ["50", "1"])
+@pytest.mark.parametrize("name", ["vit_b16", "dinov2/vit_b14", "dinov2"])  # one, and one license
+def test_a_narrow_terminal_leaves_columns_out(run, monkeypatch, name, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    code, out, err = run("show", name, "--table")
+    assert code == 0
+    says(err, f"hidden at {columns} columns", "weights" if name == "dinov2" else "size")
+    assert "lvd142m" in out or name != "dinov2/vit_b14"
+
+
 @pytest.mark.parametrize("command", ["list", "show"])
 def test_one_form_of_output(run, command):
     code, _, err = run(command, "vit_b16", "--table", "--json")

@@ -320,7 +320,7 @@ def _fitted(
 ) -> tuple[list[str], list[str]]:
     """Return the columns that a terminal shows, and their notes; shorten cells in place."""
     shown, notes = list(cells), dict(fit.notes)
-    for column in fit.hide:
+    for column in filter(cells.__contains__, fit.hide):
         if _width(cells, shown, one_line=fit.one_line) <= terminal:
             break
         if column in fit.shorter:
@@ -374,7 +374,8 @@ def wrapped(text: str, width: int, most: int | None = None) -> list[str]:
 
     text = _encodable(printable(text))
     wide = screen_width(text) > len(text)
-    wrapper = TextWrapper(width // 2 if wide else width, max_lines=most, placeholder=DOTS)
+    width = max(width // 2 if wide else width, len(DOTS))
+    wrapper = TextWrapper(width, max_lines=most, placeholder=DOTS)
     wrapper.break_on_hyphens, wrapper.break_long_words = False, wide
     return wrapper.wrap(text) or [""]
 
