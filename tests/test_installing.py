@@ -119,6 +119,7 @@ def test_a_copy_knows_the_clone_that_it_was_installed_from(wheel):
         "{}",
         json.dumps({"url": "https://a.example/vitzoo.zip"}),
         json.dumps({"url": "file:///no/such/clone", "dir_info": {}}),  # it was removed
+        json.dumps({"url": f"file:///{'x' * 300}", "dir_info": {}}),  # it cannot be looked up
     ],
 )
 def test_without_a_clone_the_message_says_that_one_is_needed(wheel, text):

@@ -1,13 +1,14 @@
 """Commands that install packages into the running Python, for messages; torch-free.
 
 Before the first release, vitzoo and its plugins are on no package index, where anybody could
-register their names; see docs/releasing.md. Until then they are installed
-from a clone of the repository, `FROM_CLONE`.
+register their names; see docs/releasing.md. Until then they are installed from a clone of the
+repository, `FROM_CLONE`.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from functools import cache
@@ -66,7 +67,7 @@ def _python() -> str:
 def _clone() -> Path | None:
     """Return the clone of the repository that this vitzoo was installed from, if it is there."""
     for root in (Path(__file__).parents[1], _source()):  # a checkout, or an editable one
-        if root and root.joinpath(ALL[-1]).is_file():
+        if root and os.path.isfile(root / ALL[-1]):  # noqa: PTH113  # never raises
             return root
     return None
 
