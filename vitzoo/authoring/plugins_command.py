@@ -166,13 +166,14 @@ def new_command(name: str, folder: Path, distribution: str, as_json: bool) -> No
       vitzoo plugins new acme --distribution acme-vit --dir ~/src
     """
     from vitzoo.authoring.plugin_new import write_project
-    from vitzoo.installing import pip
+    from vitzoo.installing import pip, quoted
 
     project = write_project(name, folder, distribution)
     files = sorted(str(path) for path in project.rglob("*") if path.is_file())
     data = {"project": str(project), "files": files}
     print_rows([{"file": file} for file in files], ("file",), as_json=as_json, data=data)
-    steps = (pip("install", "-e", f"{project}[dev]"), f"pytest {project}", f"vitzoo list {name}")
+    tests = f"pytest {quoted(str(project))}"
+    steps = (pip("install", "-e", f"{project}[dev]"), tests, f"vitzoo list {name}")
     say("next:")
     for step in (*steps, f"read {project / 'README.md'}"):
         say(f"  {step}")

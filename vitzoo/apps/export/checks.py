@@ -31,7 +31,7 @@ def kind_of(folder: Path, to: str | None) -> str:
     if to and stated and to != stated:
         raise InvalidOption(
             f"{folder} ends in {folder.suffix}, which stands for --to {stated}, got --to {to}; "
-            f"leave --to out, or choose another ending"
+            "leave --to out, or choose another ending"
         )
     return to or stated or "onnx"
 
