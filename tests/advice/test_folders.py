@@ -8,6 +8,7 @@ import pytest
 
 import vitzoo
 from helpers import message, refuses, says
+from tables import cases
 from vitzoo.errors import CheckpointError
 
 
@@ -30,15 +31,21 @@ def test_a_folder_without_images_is_only_one_without_weights(tmp_path):
     assert message(CheckpointError, vitzoo.create, tmp_path).endswith(".npz")
 
 
-@pytest.mark.parametrize(
-    "command", [("predict",), ("plot", "attention", "--out", "a.png"), ("summary",), ("verify",)]
+@cases(
+    ("before", "after"),
+    [
+        (("predict",), ("vit_digits",)),
+        (("plot", "attention", "--out", "a.png"), ("vit_digits",)),
+        (("probe",), ("vit_digits",)),
+        (("summary",), ()),
+        (("verify",), ()),
+    ],
 )
-def test_an_image_is_no_network(command, tmp_path, monkeypatch, run):
+def test_an_image_is_no_network(before, after, tmp_path, monkeypatch, run):
     monkeypatch.chdir(tmp_path)
     Path("photo.JPG").touch()
     expected = "photo.JPG is an image", "network", "named before the images"
-    images = ["vit_digits"] * (command[0] in ("predict", "plot"))
-    code, _, err = run(*command, "photo.JPG", *images)
+    code, _, err = run(*before, "photo.JPG", *after)
     assert code == 1
     says(err, *expected)
 

@@ -102,8 +102,8 @@ def probe_command(
     if confusion:
         check_figure(confusion, "--confusion", PICTURES, force=force)
         check_extra("plot", "vitzoo probe --confusion")
-    check_data(data)
     check(model, options["weights"])
+    check_data(data)
     check_extra("probe", "vitzoo probe")
     from vitzoo.apps.probe.probe import probe
 
