@@ -49,6 +49,19 @@ def test_the_fix_is_the_whole_call(name, arguments, expected):
     assert str(caught.value).endswith(expected)
 
 
+@pytest.mark.usefixtures("core_alone")
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("vit_base_patch14_dinov2", "vitzoo.create('dinov2/vit_b14', pretrained=True)"),
+        ("levit_256d", "vitzoo.create('timm/levit_256d')"),  # no weights
+    ],
+)
+def test_the_fix_loads_the_weights_that_a_network_of_a_plugin_has(name, expected):
+    with refuses(UnknownName, f"'{name}'", f"{expected}, which needs the plugin"):
+        vitzoo.create(name, pretrained=True)
+
+
 def test_other_functions_repeat_no_call():
     with pytest.raises(UnknownName) as caught:
         vitzoo.describe(PLAIN)

@@ -13,7 +13,7 @@ from vitzoo.errors import did_you_mean
 from vitzoo.files.strict_toml import loads
 from vitzoo.plugin.info import FIRST_PARTY, LOCAL
 from vitzoo.registry.available import available
-from vitzoo.registry.listing import HUB, KNOWN_AS, Listed, Names, names_elsewhere
+from vitzoo.registry.listing import ENTRIES, HUB, KNOWN_AS, Listed, Names, names_elsewhere
 from vitzoo.schema.addresses import ADDRESS, repository
 from vitzoo.schema.rows import Variant, Weights, built_of_parts
 
@@ -158,6 +158,8 @@ def plugin_call(name: str, meaning: Meaning, given: Mapping[str, Any] = NOTHING)
     quick = QUICK_GELU if QUICK.search(name) else {}
     block = {**quick, **given.get("block", {})} or None
     usual = {"pretrained": True} if entries_of(row) and "weights" not in given else {}
+    if not row[ENTRIES]:
+        given = {k: v for k, v in given.items() if k != "pretrained"}
     return create_call(row["name"], **{**usual, **given, "block": block})
 
 
