@@ -14,8 +14,8 @@ PAGE = Path(__file__).with_name("cli.md")
 INTRO = """\
 # Command line
 
-With this page you can read the output of each command, use it in scripts, and search the zoo with
-conditions. The sections below are the text that `vitzoo COMMAND --help` prints.
+This page explains the output of all commands, for scripts too, and the conditions of searches. Then
+come the texts that `vitzoo COMMAND --help` prints.
 
 ```console
 $ vitzoo list 'vit_*' --where 'top1>=85 and params<100M' --sort top1:desc
@@ -43,16 +43,15 @@ Exit codes:
 - 4: the network failed, or vitzoo is offline
 - 130: interrupted with Ctrl-C
 
-For an image that cannot be read, `vitzoo predict` and `vitzoo probe` end with 1 after the other
-images; `vitzoo embed` ends with 0, because its folder has a row with the error.
+If an image cannot be read, `vitzoo predict` and `vitzoo probe` end with 1 after the other images.
+`vitzoo embed` ends with 0, because its folder has a row with the error.
 
 ## Lists
 
-[`vitzoo list`](#vitzoo-list) says what it lists with which option. If a terminal is too narrow,
-columns leave in this order: `pin`; `license`, shortened to `commercial` before; `GMACs`; `px`;
-`top1`; `params`. What options use leaves last. A note names them, and names are never cut.
-`--pareto params:top1` lists the entries than which no other is better in one of the two fields, and
-at least as good in the other.
+If a terminal is too narrow for [`vitzoo list`](#vitzoo-list), columns are left out in this order:
+`pin`; `license`, after it was shortened to `commercial`; `GMACs`; `px`; `top1`; `params`; then
+those that options use. A note names them, and names are never cut. `--pareto params:top1` leaves
+out an entry if another is better in one of the two fields, and at least as good in the other.
 
 ## Filters
 
@@ -66,8 +65,8 @@ conditions.
   `license~cc-by`. Quote a text with spaces, commas or parentheses.
 - `in` compares with several values: `image_size in (384, 512)`. `image_size` and `patch_size` are
   one number of px, or HEIGHTxWIDTH.
-- `and` binds more tightly than `or`, parentheses group, a comma means `and`. If `--where` is given
-  twice, both conditions must hold.
+- `and` takes precedence over `or`, parentheses group, and a comma means `and`. If `--where` is
+  given twice, both conditions must hold.
 - Some fields belong to weights: `license`, `pin`, `file_seen`, `pretraining` (`supervised`,
   `self-supervised`, `image-text`), `pretraining_data` (such as `LVD-142M`), and the results in
   percent: `top1`, `top5`, `imagenet_real`, `imagenet_v2`, `imagenet_sketch`, `imagenet_a`,

@@ -35,7 +35,7 @@ def plugins_command(context: click.Context, as_json: bool) -> None:
     A plugin is a Python package that adds variants, parts, checkpoint formats or commands to
     vitzoo. This command reads the manifests of plugins and imports no code. A plugin without a
     manifest is `lazy`: its contributions are unknown until its module is imported. A command of a
-    plugin has a row of its own, `vitzoo NAME`. A plugin that cannot be used is listed with its
+    plugin has a separate entry, `vitzoo NAME`. A plugin that cannot be used is listed with its
     cause and fix, and the exit code is still 0; use `vitzoo plugins check` for an exit code of 1.
 
     \b

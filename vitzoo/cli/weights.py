@@ -105,9 +105,9 @@ def verify_command(names: tuple[str, ...], everything: bool, as_json: bool) -> N
     listed first, and stderr gets a line with the number of files in each state.
 
     The exit code is 3 if a file is damaged, or if the registry and the lock file contradict each
-    other about a file. It is 1 if the weights of a given NAME are not on this machine, if a file is
-    missing that was given, that an index or a vitzoo.json names, or that an installed package
-    should contain, or if no sha256 of a given FILE is known.
+    other about a file. It is 1 if the weights of a given NAME are not on this machine, or if no
+    sha256 of a given FILE is known. It is also 1 if a given file is missing, or a file that an
+    index, a vitzoo.json or an installed package should have.
 
     \b
     Examples:

@@ -73,16 +73,16 @@ def bench(
         images: paths of images or folders on which outputs are compared. None: crops of the two
             photographs of scikit-learn, its digits for a network of grey images, or random numbers
             without scikit-learn.
-        rounds: turns of each way, at least 6; None: 9, or 6 if `quick`.
-        seconds: time of all turns together; a turn runs at least one batch. None: 30, or 6 if
-            `quick`.
+        rounds: measurements of each way, at least 6; None: 9, or 6 if `quick`.
+        seconds: time of all measurements together; each runs at least one batch. None: 30, or 6
+            if `quick`.
         quick: leave out the ways that take long to get ready, unless `ways` names them: those that
             compile, OpenVINO and int8. A small network then takes less than a minute.
         device: of the computation, as for `Predictor`.
-        on_progress: is called with the number of turns so far, of all, and a text: first a sentence
-            on what is measured and about how long; then the name of a way when it gets ready and
-            when it takes a turn, and a sentence when it is ready. An error that it raises ends the
-            call and is raised as it is.
+        on_progress: is called with the number of measurements so far, of all, and a text: first a
+            sentence on what is measured and about how long; then the name of a way when it gets
+            ready and when it is measured, and a sentence when it is ready. An error that it raises
+            ends the call and is raised as it is.
         progress: whether to show a bar on a terminal or in a notebook.
 
     Raises:

@@ -64,11 +64,13 @@ def _sizes(value: str) -> list[int]:
     help="Image or folder on which outputs are compared; may be repeated.",
 )  # fmt: skip
 @click.option(
-    "--rounds", type=int, help="Turns of each way, at least 6. Default: 9, or 6 with --quick."
-)
+    "--rounds", type=int,
+    help="Measurements of each way, at least 6. Default: 9, or 6 with --quick.",
+)  # fmt: skip
 @click.option(
-    "--seconds", type=float, help="Time of all turns together. Default: 30, or 6 with --quick."
-)
+    "--seconds", type=float,
+    help="Time of all measurements together. Default: 30, or 6 with --quick.",
+)  # fmt: skip
 @flag("--quick", help="Leave out the ways that compile, OpenVINO and int8, unless --ways has them.")
 @device_option
 @json_option
@@ -78,10 +80,10 @@ def bench_command(model: str, images: tuple[Path, ...], as_json: bool, **options
     MODEL is a variant, VARIANT:WEIGHTS, a path or hf://OWNER/REPO: see
     docs/create.md#which-network. Without it, vit_digits is measured, which is part of vitzoo.
 
-    Each way runs in a process of its own, and all take turns. Printed are images per second, how
-    much faster than eager that is (both with 95 % intervals), peak memory beyond that of an empty
-    process, and the agreement with eager: the smallest cosine of the outputs, and the part of the
-    images with the same best class.
+    Each way runs in a separate process, and the ways are measured alternately. Printed are images
+    per second, how much faster than eager that is (both with 95 % intervals), peak memory beyond
+    that of an empty process, and the agreement with eager: the smallest cosine of the outputs, and
+    the part of the images with the same best class.
 
     A way is recommended if it is at least 1.1x as fast at the lower end of the interval, with a
     cosine of at least 0.999. A way that fails is a line with its cause. On the CPU, all installed

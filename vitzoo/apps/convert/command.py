@@ -47,7 +47,7 @@ def convert_command(
 ) -> None:
     """Convert weights to another checkpoint format.
 
-    A checkpoint format is a library's naming and layout of the same tensors: timm, torchvision,
+    A checkpoint format is the tensor names and axis orders of a library: timm, torchvision,
     transformers_vit, google, vit_jax, big_vision, or one of a plugin. IN is a variant,
     VARIANT:WEIGHTS, a path or hf://OWNER/REPO: see docs/create.md#which-network. OUT ends in .npz
     for google, vit_jax and big_vision, and in .safetensors for all other formats. The written file
