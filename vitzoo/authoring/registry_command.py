@@ -83,8 +83,8 @@ def pin_command(
 ) -> None:
     """Request missing pins from the Hub and write them to FILE.
 
-    A pin is the commit, size and sha256 of a weights file. An entry that lacks one of them is asked
-    for, with one request for each revision of a repository. Comments and the order of entries are
+    A pin is the commit, size and sha256 of a weights file. The command requests those that entries
+    lack, with one request for each revision of a repository. Comments and the order of entries are
     kept. If the Hub contradicts an entry, the command stops with an error and writes nothing. If
     the request for an entry fails, the other entries are written, and the exit code is 1.
 
