@@ -67,16 +67,14 @@ conditions.
   one number of px, or HEIGHTxWIDTH.
 - `and` takes precedence over `or`, parentheses group, and a comma means `and`. If `--where` is
   given twice, both conditions must hold.
-- Some fields belong to weights: `license`, `pin`, `file_seen`, `pretraining` (`supervised`,
-  `self-supervised`, `image-text`), `pretraining_data` (such as `LVD-142M`), and the results in
-  percent: `top1`, `top5`, `imagenet_real`, `imagenet_v2`, `imagenet_sketch`, `imagenet_a`,
+- Some fields belong to weights: `license`, `pin`, [`file_seen`](registry.md#weights),
+  `pretraining` (`supervised`, `self-supervised`, `image-text`), `pretraining_data` (such as
+  `LVD-142M`), and the results in percent: `top1`, `top5`, `imagenet_real`, `imagenet_v2`, `imagenet_sketch`, `imagenet_a`,
   `imagenet_r`, and `knn_top1` of features. One entry must meet all conditions on them.
 - `gmacs` are 10⁹ multiply-accumulates of one image, `activations` its peak memory in bytes
   ([definitions](registry.md#multiply-accumulates-and-memory)). `rtx4090`, `rtx4090_compiled`,
   `pro6000_compiled`, `i9_10940x_compiled` and `i7_12700h_compiled` are images per second on this
   GPU or CPU ([results](registry.md#results-and-images-per-second)).
-- `file_seen` is `no` if the [repository seemed not to have the file](registry.md#weights), else
-  `yes`.
 - A variant that lacks the field meets only conditions with `!=`. If nothing meets the conditions, a
   note names the values that exist.
 
