@@ -70,7 +70,8 @@ conditions.
 - Some fields belong to weights: `license`, `pin`, [`file_seen`](registry.md#weights),
   `pretraining` (`supervised`, `self-supervised`, `image-text`), `pretraining_data` (such as
   `LVD-142M`), and the results in percent: `top1`, `top5`, `imagenet_real`, `imagenet_v2`,
-  `imagenet_sketch`, `imagenet_a`, `imagenet_r`, and `knn_top1` of features. One entry must meet all conditions on them.
+  `imagenet_sketch`, `imagenet_a`, `imagenet_r`, and `knn_top1` of features. One entry must meet
+  all conditions on them.
 - `gmacs` are 10⁹ multiply-accumulates of one image, `activations` its peak memory in bytes
   ([definitions](registry.md#multiply-accumulates-and-memory)). `rtx4090`, `rtx4090_compiled`,
   `pro6000_compiled`, `i9_10940x_compiled` and `i7_12700h_compiled` are images per second on this
