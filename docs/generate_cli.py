@@ -101,8 +101,6 @@ file:
 - bash, `~/.bashrc`: `eval "$(_VITZOO_COMPLETE=bash_source vitzoo)"`
 - zsh, `~/.zshrc`, after `compinit`: `eval "$(_VITZOO_COMPLETE=zsh_source vitzoo)"`
 - fish, `~/.config/fish/config.fish`: `_VITZOO_COMPLETE=fish_source vitzoo | source`
-
-`python docs/generate_cli.py` writes this page.
 """
 
 
