@@ -32,8 +32,6 @@ vit_digits has no weights 'no_such_weights'; choose from:
 
 [Commands](cli.md#output) return the exit code in the table. The warning `vitzoo.FirstUseWarning`
 reports [trust on first use](trust.md#trust-on-first-use) of `hf://` addresses.
-
-`python docs/generate_errors.py` writes this page.
 """
 
 
