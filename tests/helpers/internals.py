@@ -46,7 +46,8 @@ from vitzoo.foreign.overrides import of_entry as of_entry, stated_by as stated_b
 from vitzoo.formats.google import big_vision as big_vision, google as google, vit_jax as vit_jax
 from vitzoo.formats.ports import port as port, torch_encoder as torch_encoder
 from vitzoo.images.native import native_size as native_size
-from vitzoo.images.transform import MAX_RESIZED as MAX_RESIZED, warn_of_default as warn_of_default
+from vitzoo.images.resize import MAX_RESIZED as MAX_RESIZED
+from vitzoo.images.transform import warn_of_default as warn_of_default
 from vitzoo.installing import from_clone as from_clone, pip as pip, update as update
 from vitzoo.inventory import (
     AT_ONCE as AT_ONCE,

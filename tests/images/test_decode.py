@@ -682,7 +682,7 @@ def test_large_images_are_decoded_one_at_a_time(monkeypatch):
     PHOTO.save(file, "PNG")
     good, cut = file.getvalue(), file.getvalue()[:-500]
     predictor = vitzoo.Predictor(vitzoo.create("vit_digits", pretrained=True), outputs="pooled")
-    prepare, active, most = predictor._transform.prepare, [], []
+    prepare, active, most = predictor.transform.prepare, [], []
     together = threading.Barrier(2)
 
     def slow(image):
@@ -694,7 +694,7 @@ def test_large_images_are_decoded_one_at_a_time(monkeypatch):
         active.pop()
         return prepare(image)
 
-    monkeypatch.setattr(predictor._transform, "prepare", slow)
+    monkeypatch.setattr(predictor.transform, "prepare", slow)
     with ThreadPoolExecutor(4) as pool:
         assert [one.error for one in pool.map(predictor.decode, [good] * 2)] == [""] * 2
         assert max(most) == 2

@@ -85,7 +85,7 @@ def test_a_long_strip_is_cut_before_it_is_resized(rows, turned, monkeypatch):
         "resize",
         lambda s, size, *a, **k: sizes.append(size) or resize(s, size, *a, **k),
     )
-    monkeypatch.setattr("vitzoo.images.transform.MAX_RESIZED", 1000)
+    monkeypatch.setattr("vitzoo.images.resize.MAX_RESIZED", 1000)
     cut = prepare(strip, (64, 64), **row)
     assert sizes == [(64, 64)]
     assert (cut - whole).abs().max() <= 2.001

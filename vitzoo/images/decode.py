@@ -48,7 +48,7 @@ JPEG, EXIF = b"\xff\xd8", b"Exif\0\0"
 BITS, SAMPLES, TILE_WIDTH, TILE_HEIGHT = 258, 277, 322, 323  # tags of TIFF
 START_OF_SCAN, END_OF_IMAGE = b"\xff\xda", b"\xff\xd9"
 _OPENING = Lock()  # filters of warnings belong to the process
-_DECODING = RLock()  # of a large image
+DECODING_LARGE = RLock()  # other processes of vitzoo may have another lock
 
 
 def read_image(
@@ -171,7 +171,7 @@ def _mark_colours(image: Image.Image) -> None:
 def _wait(image: Image.Image, held: ExitStack) -> None:
     """Wait until no other thread decodes a large image, if the image is large."""
     if image.width * image.height > LARGE:
-        held.enter_context(_DECODING)
+        held.enter_context(DECODING_LARGE)
 
 
 def _checked(data: bytes, name: str) -> bytes:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -15,9 +16,10 @@ from PIL import Image
 from torch import Tensor
 
 from vitzoo.errors import InvalidOption
-from vitzoo.images.bands import Bands, bands_of
-from vitzoo.images.decode import UNNAMED, flatten, image_of_array, opened
-from vitzoo.images.native import check_max_patches, native_size
+from vitzoo.images.bands import Bands
+from vitzoo.images.decode import opened
+from vitzoo.images.native import check_max_patches
+from vitzoo.images.resize import MODES, Pixels, Resize
 from vitzoo.keywords import short_errors
 from vitzoo.log import log
 from vitzoo.schema.preprocessing import (
@@ -28,10 +30,6 @@ from vitzoo.schema.preprocessing import (
 )
 from vitzoo.schema.reader import Reader, describe, pair
 from vitzoo.schema.spec import Spec
-
-MODES = {1: "L", 3: "RGB"}
-Pixels = Image.Image | Bands
-MAX_RESIZED = 2**26  # px; an image whose resized version is larger is cropped first
 
 
 class Transform:
@@ -63,29 +61,30 @@ class Transform:
         self.channels = spec.in_chans
         self.mode = MODES.get(spec.in_chans, "")
         self.preprocessing = row.fitted(self.image_size)
+        self.resize = Resize(self.preprocessing, self.image_size, self.channels)
 
     @short_errors
     def __call__(self, image: Image.Image | np.ndarray | str | os.PathLike[str]) -> Tensor:
         """Return the (c, h, w) float32 input of an image; raise ImageError if it is damaged."""
         with ExitStack() as held:
-            return self.prepare(self.pixels(*opened(image, held)))
-
-    def pixels(self, image: Image.Image | np.ndarray, name: str = UNNAMED) -> Pixels:
-        """Return what the model reads of an image or an array: 8-bit colours, or bands."""
-        row = self.preprocessing
-        if row.bands is not None or row.scale is not None or not self.mode:
-            return bands_of(image, row, self.channels, self.mode, name)
-        image = image_of_array(image) if isinstance(image, np.ndarray) else image
-        return flatten(image, self.mode, name)
+            return self.prepare(self.resize.pixels(*opened(image, held)))
 
     def prepare(self, image: Pixels) -> Tensor:
-        """Return the (c, h, w) float32 input of a result of `pixels`."""
-        row, bands = self.preprocessing, isinstance(image, Bands)
-        images = image.images if isinstance(image, Bands) else (image,)
-        values = [np.array(self._fit(one)) for one in images]
-        pixels = torch.from_numpy(self._scaled(np.stack(values) if bands else values[0], image))
-        if not bands:
-            pixels = pixels.reshape(*values[0].shape[:2], -1).permute(2, 0, 1)
+        """Return the (c, h, w) float32 input of a result of `Resize.pixels`."""
+        if not isinstance(image, Bands):
+            return self._normalised(self.resize.resized(image), 255)
+        values = np.stack([np.array(self.resize.fit(one)) for one in image.images], axis=-1)
+        return self._normalised(values, image.scale)
+
+    def table(self) -> Tensor:
+        """Return what each pixel value becomes, (c, 256) float32, if images have 8 bits."""
+        values = np.arange(256, dtype=np.uint8)[:, None, None].repeat(self.channels, axis=2)
+        return self._normalised(values, 255)[..., 0]
+
+    def _normalised(self, values: np.ndarray, scale: float) -> Tensor:
+        """Map (h, w, c) values to a (c, h, w) float32 input."""
+        row = self.preprocessing
+        pixels = torch.from_numpy(self._scaled(values, scale)).permute(2, 0, 1)
         if row.channel_order == "bgr":
             pixels = pixels.flip(0)
         mean, std = statistics(row)
@@ -95,82 +94,12 @@ class Transform:
         h, w = self.image_size
         return f"Transform(image_size={h}x{w}, mode={self.mode},\n    {self.preprocessing})"
 
-    def _scaled(self, values: np.ndarray, image: Pixels) -> np.ndarray:
+    def _scaled(self, values: np.ndarray, scale: float) -> np.ndarray:
         """Return pixel values as float32, as stated or in [0, 1]."""
         factor = self.preprocessing.rescale_factor
         if factor is not None:  # in float64 as transformers
             return (values * np.float64(factor)).astype(np.float32)
-        scale = image.scale if isinstance(image, Bands) else 255
         return values.astype(np.float32) / np.float32(scale)
-
-    def _fit(self, image: Image.Image) -> Image.Image:
-        """Return an image that is resized, and cropped in the middle or filled up with black."""
-        row, (height, width) = self.preprocessing, self.image_size
-        size = size_before_crop(image, row, self.image_size)
-        offset: Callable[[float], int] = round if row.crop_offset == "nearest" else math.floor
-        left, top = offset((size[0] - width) / 2), offset((size[1] - height) / 2)
-        box = (left, top, left + width, top + height)
-        resample = Image.Resampling[row.interpolation.upper()]
-        if row.crop_mode == "none":
-            return image.crop(box)
-        if size[0] * size[1] <= MAX_RESIZED:
-            return image.resize(size, resample).crop(box)
-        seen = (max(left, 0), max(top, 0), min(box[2], size[0]), min(box[3], size[1]))
-        x, y = image.width / size[0], image.height / size[1]  # px of the image for each input px
-        part = (seen[0] * x, seen[1] * y, seen[2] * x, seen[3] * y)
-        image = image.resize((seen[2] - seen[0], seen[3] - seen[1]), resample, box=part)
-        start = (left - seen[0], top - seen[1])
-        return image.crop((*start, start[0] + width, start[1] + height))
-
-
-def size_before_crop(
-    image: Image.Image, row: Preprocessing, input_size: tuple[int, int]
-) -> tuple[int, int]:
-    """Return the (width, height) to resize an image to.
-
-    It is rounded as in torchvision and timm, and with `row.resize` as in transformers.
-    """
-    (width, height), mode = image.size, row.crop_mode
-    if mode == "none":
-        return width, height
-    if mode == "limit":
-        return _limited(width, height, row)
-    if mode == "fit":
-        rows, columns = _pair(row)
-        factor = min(rows / height, columns / width)
-        return max(int(width * factor), 1), max(int(height * factor), 1)
-    if isinstance(row.resize, tuple):  # squash
-        return row.resize[1], row.resize[0]
-    rows, columns = (math.floor(n / row.crop_pct) for n in input_size)
-    if mode == "squash":
-        return columns, rows
-    if row.resize is not None or rows == columns:  # the shorter side gets this length
-        short, length = min(width, height), row.resize or rows
-        return width * length // short, height * length // short
-    ratio = min(height / rows, width / columns)
-    return round(width / ratio), round(height / ratio)
-
-
-def _pair(row: Preprocessing) -> tuple[int, int]:
-    """Return the two lengths that `limit` and `fit` have."""
-    if not isinstance(row.resize, tuple):
-        raise InvalidOption(f"crop_mode {row.crop_mode!r} needs resize with two lengths in px")
-    return row.resize
-
-
-def _limited(width: int, height: int, row: Preprocessing) -> tuple[int, int]:
-    """Return the size whose shorter side has a length, unless the longer one exceeds the other."""
-    shorter, longer = _pair(row)
-    least, most = float(min(width, height)), float(max(width, height))
-    exact: float = shorter
-    if most / least * shorter > longer:
-        exact = longer * least / most
-        shorter = round(exact)
-    if min(width, height) == shorter:
-        return width, height
-    if width < height:
-        return max(shorter, 1), max(int(exact * height / width), 1)
-    return max(int(exact * width / height), 1), max(shorter, 1)
 
 
 class NativeTransform(Transform):
@@ -194,16 +123,11 @@ class NativeTransform(Transform):
         sides = zip(spec.image_size, spec.patch_size, strict=True)
         own = math.prod(px // patch for px, patch in sides)
         self.max_patches = check_max_patches(own if max_patches is None else max_patches)
+        self.resize = replace(self.resize, native=(self.patch_size, self.max_patches))
 
     def __repr__(self) -> str:
         limit = f"max_patches={self.max_patches}"
         return f"NativeTransform({limit}, mode={self.mode},\n    {self.preprocessing})"
-
-    def _fit(self, image: Image.Image) -> Image.Image:
-        size = image.height, image.width
-        height, width = native_size(*size, patch_size=self.patch_size, max_patches=self.max_patches)
-        resample = Image.Resampling[self.preprocessing.interpolation.upper()]
-        return image.resize((width, height), resample)
 
 
 def whole_patches(size: tuple[int, int], spec: Spec) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,8 +12,10 @@ import torch
 from torch import nn
 
 from vitzoo.apps.embed.table import schema_of, table_of
+from vitzoo.apps.predict.cores import cores
 from vitzoo.apps.predict.outputs import POOLED
 from vitzoo.apps.predict.predictor import Predictor
+from vitzoo.apps.predict.stream import Stream, one_by_one, staging
 from vitzoo.errors import InvalidOption, short_repr
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.schema.spec import Spec
@@ -76,6 +79,11 @@ class Embedder:
         self.predictor = model
         self._column, self._key = column, key
         self._schema = schema_of(model.outputs, model.shapes)
+        # Calls of several threads share it, so that the device computes while images are decoded.
+        self._stream: Stream[Any] | None = None
+        if model.asynchronous:
+            threads = max(1, int(share_of_worker() * cores()))
+            self._stream = Stream(model, one_by_one(staging(model)), threads=threads)
 
     def __call__(self, batch: Mapping[str, np.ndarray]) -> Any:
         """Return the rows of a batch as a table of pyarrow.
@@ -88,9 +96,27 @@ class Embedder:
                 f"a batch is a {type(batch).__name__}, expected a mapping of numpy arrays; pass "
                 "batch_format='numpy' to map_batches"
             )
-        images = _chosen(batch, self._column, IMAGES, "column")
+        images = _plain(_chosen(batch, self._column, IMAGES, "column"))
         keys = [str(key) for key in _chosen(batch, self._key, KEYS, "key")]
-        return table_of(keys, self.predictor(_plain(images)), self._schema)
+        if self._stream is None:
+            rows = self.predictor(images)
+        else:
+            rows = [row for found in self._stream.rows(images) for row in found]
+        return table_of(keys, rows, self._schema)
+
+
+def share_of_worker() -> float:
+    """Return the share of this worker of Ray in its machine: that of its GPUs, 1 without Ray."""
+    ray: Any = sys.modules.get("ray")  # a worker has imported it
+    if ray is None or not ray.is_initialized():
+        return 1.0
+    context = ray.get_runtime_context()
+    own = context.get_assigned_resources().get("GPU", 0)
+    node = context.get_node_id()
+    every: dict[str, float] = next(
+        (one["Resources"] for one in ray.nodes() if one["NodeID"] == node), {}
+    )
+    return min(1.0, own / every["GPU"]) if own and every.get("GPU") else 1.0
 
 
 def _chosen(

@@ -70,7 +70,9 @@ def locked(path: Path, what: object, patience: float) -> Iterator[None]:
         OSError: the lock file cannot be written.
         Stopped: the thread was told to end while it waited.
     """
-    lock, begin, waiting = FileLock(path, mode=0o644), time.monotonic(), False
+    # Another thread may release it.
+    lock = FileLock(path, mode=0o644, thread_local=False)
+    begin, waiting = time.monotonic(), False
     while not lock.is_locked:
         check()
         waited = time.monotonic() - begin

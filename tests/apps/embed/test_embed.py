@@ -217,7 +217,7 @@ def test_a_second_call_computes_only_what_is_missing(
     first = embed(predictor, data / "photos", out, workers=1)
     assert (first.computed, first.errors, first.missing) == (150, 2, 0)
     assert bytes_of(out) == bytes_of(single)
-    monkeypatch.setattr(Predictor, "_start", no_forward)
+    monkeypatch.setattr(Predictor, "_compute", no_forward)
     again = embed(predictor, data / "photos", out, workers=1)
     assert (again.computed, again.errors) == (0, 2)
     says(str(again), "inputs: 150; errors: 2; complete", "nothing was left to compute")
@@ -423,7 +423,7 @@ def test_a_difference_that_the_keys_do_not_show_is_described(data, predictor, tm
 
 
 def test_the_first_errors_come_before_any_work(data, predictor, tmp_path, monkeypatch):
-    monkeypatch.setattr(Predictor, "_start", no_forward)
+    monkeypatch.setattr(Predictor, "_compute", no_forward)
     out = tmp_path / "out"
     for error, options, *parts in (
         (ImageError, {"sources": [data / "photos", "gone.tar"]}, "no file gone.tar"),
@@ -512,7 +512,7 @@ def test_a_full_disk_leaves_no_part(data, predictor, tmp_path, monkeypatch):
 
 def test_decoding_runs_beside_the_model(data, predictor, tmp_path, monkeypatch):
     """Images are decoded in other threads, at most `batch_size` ahead."""
-    decode, start = Predictor.decode, Predictor._start
+    decode, start = Predictor.decode, Predictor._compute
     threads, decoded, computed = set(), [], []
     monkeypatch.setattr(
         Predictor,
@@ -527,7 +527,7 @@ def test_decoding_runs_beside_the_model(data, predictor, tmp_path, monkeypatch):
         computed.extend(inputs)
         return start(self, images)
 
-    monkeypatch.setattr(Predictor, "_start", counted)
+    monkeypatch.setattr(Predictor, "_compute", counted)
     seen = []
     done = embed(
         predictor, data / "photos", tmp_path, workers=1, batch_size=24,

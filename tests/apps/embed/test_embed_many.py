@@ -48,7 +48,7 @@ import os, signal, sys
 from vitzoo.apps.embed.embed import embed
 from vitzoo.apps.predict.predictor import Predictor
 
-start, done = Predictor._start, []
+start, done = Predictor._compute, []
 
 def stopping(self, images):
     done.extend(images)
@@ -56,7 +56,7 @@ def stopping(self, images):
         os.kill(os.getpid(), signal.SIGSTOP)
     return start(self, images)
 
-Predictor._start = stopping
+Predictor._compute = stopping
 model, names, out, index, count = sys.argv[1:]
 print(embed(model, names, out, shard=(int(index), int(count)), workers=1))
 """

@@ -16,9 +16,8 @@ from PIL import Image
 
 import vitzoo
 from helpers import SPEC, fill, refuses, says
-from tables import cases
 from vitzoo import Predictor, embed
-from vitzoo.apps.embed import embed as embed_module, processes
+from vitzoo.apps.embed import processes
 from vitzoo.errors import CheckpointError, IntegrityError, InvalidOption, VitzooError
 
 IN_SCRIPT = """
@@ -211,23 +210,3 @@ def test_numbers_of_torchrun_with_too_many_digits_are_an_error(images, tmp_path,
     with refuses(InvalidOption, name, f"'{'9' * 56}...", "at most 9 digits", "unset it"):
         embed("vit_digits", images, tmp_path / "out", device="cuda")
     assert not (tmp_path / "out").exists()
-
-
-@cases(
-    ("processes", "expected"),
-    [
-        ("", 8),
-        ("-4", 8),
-        ("x", 8),
-        ("0", 8),
-        ("1", 8),
-        ("3", 2),
-        ("8", 1),
-        ("999999999", 1),
-        ("٢", 4),
-    ],
-)
-def test_processes_of_torchrun_divide_the_cores(monkeypatch, processes, expected):
-    monkeypatch.setattr(embed_module, "cores", lambda: 8)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
-    assert embed_module._cores() == expected

@@ -14,7 +14,6 @@ import vitzoo
 from helpers import refuses
 from tables import cases
 from vitzoo import Predictor
-from vitzoo.apps.embed import embed
 from vitzoo.apps.embed.folder import rows_of_part
 from vitzoo.apps.predict import chunk as module
 from vitzoo.apps.predict.chunk import CHUNK, SIZES, explained, largest_chunk, peak_memory
@@ -30,13 +29,13 @@ IMAGE = torch.zeros(1, 3, 8, 8)
 @pytest.fixture
 def passes(monkeypatch):
     """The numbers of images in the forward passes, without padding."""
-    sizes, start = [], Predictor._start
+    sizes, start = [], Predictor._compute
 
     def counted(self, images):
         sizes.append(sum(not image.error for image in images))
         return start(self, images)
 
-    monkeypatch.setattr(Predictor, "_start", counted)
+    monkeypatch.setattr(Predictor, "_compute", counted)
     return sizes
 
 
@@ -44,6 +43,7 @@ def passes(monkeypatch):
 def on_gpu(monkeypatch):
     """A Predictor takes the CPU for a GPU of 100 MiB; an image needs 1 MiB in a forward pass."""
     monkeypatch.setattr("vitzoo.apps.predict.predictor.CPU", "another device")
+    monkeypatch.setattr("vitzoo.apps.predict.computation.CPU", "another device")
     monkeypatch.setattr(module, "total_memory", lambda _: 100 * MIB)
     monkeypatch.setattr(module, "peak_memory", lambda run, _: len(run()["pooled"]) * MIB)
 
@@ -86,39 +86,6 @@ def test_broken_images_keep_their_places(broken, passes):
     rows = vitzoo.Predictor("vit_digits", chunk=4)(images)
     assert [bool(row.error) for row in rows] == [i in broken for i in range(10)]
     assert sum(passes) == 10 - len(broken)
-
-
-def test_a_gpu_computes_while_the_next_images_are_decoded(monkeypatch):
-    events, start, finish, decode = [], Predictor._start, Predictor._finish, Predictor.decode
-
-    def decoded(self, image):
-        events.append("decode")
-        return decode(self, image)
-
-    def started(self, inputs):
-        monkeypatch.setattr(Predictor, "asynchronous", False)
-        events.append("start")
-        found = start(self, inputs)
-        monkeypatch.setattr(Predictor, "asynchronous", True)
-        return found
-
-    monkeypatch.setattr(Predictor, "asynchronous", True)
-    monkeypatch.setattr(Predictor, "decode", decoded)
-    monkeypatch.setattr(Predictor, "_start", started)
-    monkeypatch.setattr(
-        Predictor, "_finish", lambda self, one: (events.append("finish"), finish(self, one))[1]
-    )
-    predictor = vitzoo.Predictor("vit_digits", chunk=2)
-    scans = [np.full((28, 28), 40 * i, np.uint8) for i in range(5)]
-    found = predictor(scans)
-    assert events == [
-        *("decode", "decode", "start"),
-        *("decode", "decode", "start", "finish"),
-        *("decode", "start", "finish", "finish"),
-    ]
-    monkeypatch.undo()
-    for row, expected in zip(found, predictor(scans), strict=True):
-        assert row.outputs["pooled"].tobytes() == expected.outputs["pooled"].tobytes()
 
 
 # The trial
@@ -253,18 +220,6 @@ def test_a_folder_with_chunks_of_8_keeps_them_on_a_gpu(tmp_path, monkeypatch):
     (tmp_path / "out" / "part-000000.parquet").unlink()
     done = vitzoo.embed("vit_digits", DIGITS, tmp_path / "out", workers=1)
     assert (done.computed, done.missing) == (10, 0)
-
-
-@pytest.mark.usefixtures("on_gpu")
-@pytest.mark.parametrize(("batch_size", "expected"), [(1, 64), (100, 100)])
-def test_at_least_two_chunks_are_read_ahead_of_a_gpu(tmp_path, monkeypatch, batch_size, expected):
-    jobs, compute = [], embed.compute
-    monkeypatch.setattr(embed, "_on_cpu", lambda _: False)
-    monkeypatch.setattr(
-        embed, "compute", lambda job, *rest: jobs.append(job) or compute(job, *rest)
-    )
-    vitzoo.embed("vit_digits", DIGITS, tmp_path, workers=1, batch_size=batch_size)
-    assert [(job.predictor.chunk, job.read_ahead) for job in jobs] == [(32, expected)]
 
 
 def test_the_cpu_has_chunks_of_8_unless_others_are_named(tmp_path, passes):

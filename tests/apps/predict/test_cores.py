@@ -7,8 +7,7 @@ import os
 import pytest
 
 from tables import cases
-from vitzoo.apps.embed import embed
-from vitzoo.apps.predict.cores import cores
+from vitzoo.apps.predict.cores import cores, cores_of_process
 from vitzoo.apps.probe import embeddings
 
 V2 = "0::/pods/one\n"
@@ -80,22 +79,38 @@ def test_without_files_the_affinity_counts(tmp_path, monkeypatch):
     assert cores(tmp_path) == 3
 
 
+@cases(
+    ("processes", "expected"),
+    [
+        ("", 8),
+        ("-4", 8),
+        ("x", 8),
+        ("0", 8),
+        ("1", 8),
+        ("3", 2),
+        ("8", 1),
+        ("999999999", 1),
+        ("٢", 4),
+    ],
+)
+def test_processes_of_torchrun_divide_the_cores(monkeypatch, processes, expected):
+    monkeypatch.setattr("vitzoo.apps.predict.cores.cores", lambda: 8)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
+    assert cores_of_process() == expected
+
+
 def test_what_runs_in_parallel_asks_for_the_limit(monkeypatch):
-    """Workers and threads of `embed`, which torchrun divides, and threads of `probe`."""
-    for module in (embed, embeddings):
-        monkeypatch.setattr(module, "cores", lambda: 6)
-    assert embed._cores() == 6
-    for processes, own in (("4", 1), ("2", 3), ("9", 1), ("0", 6), ("", 6), ("two", 6)):
-        monkeypatch.setenv("LOCAL_WORLD_SIZE", processes)
-        assert embed._cores() == own
+    """Threads of `probe`."""
     pools = []
+    monkeypatch.setattr(embeddings, "cores_of_process", lambda: 6)
     monkeypatch.setattr(embeddings, "ThreadPoolExecutor", lambda n: pools.append(n) or Pool())
     assert embeddings.embed_images(Pool(), [], {}, print) == []
     assert pools == [6]
 
 
 class Pool:
-    chunk = 8
+    chunk, asynchronous = 8, False
+    decode = None
 
     def map(self, *_):
         return ()

@@ -120,7 +120,7 @@ def test_an_error_of_the_forward_pass_is_explained(monkeypatch):
 
     model = vitzoo.create("vit_digits", pretrained=True)
     predictor = vitzoo.Predictor(model)
-    for name in ("predict.predict", "predict.predictor", "plot.plot"):
+    for name in ("predict.predict", "predict.computation", "plot.plot"):
         monkeypatch.setattr(sys.modules[f"vitzoo.apps.{name}"], "running_on", explained)
     monkeypatch.setattr(type(model), "forward_features", fails)
     monkeypatch.setattr(type(model), "features", fails)

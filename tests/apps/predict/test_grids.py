@@ -138,6 +138,7 @@ def test_each_grid_is_tried_on_a_gpu(model, grid, monkeypatch):
 
     model.patch_embed.register_forward_hook(forward)
     monkeypatch.setattr("vitzoo.apps.predict.predictor.CPU", "another device")
+    monkeypatch.setattr("vitzoo.apps.predict.computation.CPU", "another device")
     predictor = vitzoo.Predictor(model, native_size=16, chunk=2)
     images = [randn(3, 8 * grid[0], 8 * grid[1], seed=seed) for seed in range(2)]
     if grid == (4, 4):
@@ -176,6 +177,7 @@ def test_rows_are_in_order_and_few_images_wait(seed):
 
 def test_a_chunk_on_a_gpu_is_small_because_the_last_one_of_each_grid_is_padded(model, monkeypatch):
     monkeypatch.setattr("vitzoo.apps.predict.predictor.CPU", "another device")
+    monkeypatch.setattr("vitzoo.apps.predict.computation.CPU", "another device")
     monkeypatch.setattr("vitzoo.apps.predict.predictor.largest_chunk", lambda *_: 256)
     assert vitzoo.Predictor(model).chunk == 256
     assert vitzoo.Predictor(model, native_size=16).chunk == 32

@@ -55,7 +55,7 @@ def test_a_model_without_data_is_refused(run, photos):
     says(err, "'meta'", "no numbers", "'cpu'")
 
 
-@cases("value", [0, -1, 10**30, 2.5, "8", None])
+@cases("value", [0, -1, 10**30, 2.5, "8"])
 @cases("name", ["top", "batch_size"])
 def test_absurd_numbers(classifier, photos, name, value):
     with refuses(InvalidOption, name, "from 1", value):

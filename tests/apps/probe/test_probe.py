@@ -307,13 +307,13 @@ def test_results_depend_on_the_seed_alone(some, untrained, kept):
 def computed(monkeypatch):
     """Count the images whose features are computed."""
     count = []
-    start = Predictor._start
+    start = Predictor._compute
 
     def counted(self, images):
         count.extend(image for image in images if image.tensor is not None)
         return start(self, images)
 
-    monkeypatch.setattr(Predictor, "_start", counted)
+    monkeypatch.setattr(Predictor, "_compute", counted)
     return count
 
 

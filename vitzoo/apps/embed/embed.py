@@ -32,11 +32,12 @@ from vitzoo.apps.embed.folder import (
 from vitzoo.apps.embed.items import Piece
 from vitzoo.apps.embed.parquet_reader import helper_ends
 from vitzoo.apps.embed.part_file import VECTORS, Form, errors_of
-from vitzoo.apps.embed.pipeline import Job, Task, Work
+from vitzoo.apps.embed.pipeline import Job, Task
 from vitzoo.apps.embed.sources import Paths, slices
+from vitzoo.apps.embed.work import Work
 from vitzoo.apps.embed.workers import compute
 from vitzoo.apps.predict.classes import check_count
-from vitzoo.apps.predict.cores import cores
+from vitzoo.apps.predict.cores import cores_of_process
 from vitzoo.apps.predict.fingerprint import Fingerprint, check_unchanged
 from vitzoo.apps.predict.predictor import Predictor
 from vitzoo.display import cut, cut_cell
@@ -49,7 +50,7 @@ from vitzoo.keywords import (
     check_types,
     hint_of_progress,
 )
-from vitzoo.network.device import devices, label, number_of
+from vitzoo.network.device import devices, label
 from vitzoo.opening import is_model
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.progress import OnProgress, reporting
@@ -57,6 +58,7 @@ from vitzoo.schema.spec import Spec
 
 MOST = 4096  # workers, or images that are read ahead
 MOST_NAMED = 3  # inputs with an error
+FEW = 256  # images for a core, for which no other process is started to decode them
 MOST_SHARDS = 10**9  # of counts of processes
 FIX = "pass --shard INDEX/COUNT (shard=(index, count))"
 STAGES = ("read", "decode", "model")
@@ -204,7 +206,7 @@ def embed(
     for name, value in (("workers", workers), ("batch_size", batch_size), ("chunk", chunk)):
         check_count(name, 1 if value is None else value, MOST)
     index, count = shard_of(shard)
-    own_cores = _cores()
+    own_cores = cores_of_process()
     folder = Path(out).absolute()
     sources = [sources] if isinstance(sources, str | os.PathLike) else list(sources)
     # Sources and model are refused before the folder is made.
@@ -223,14 +225,15 @@ def embed(
     # From here on other processes see the folder; the first of them writes its manifest.
     manifest = agree(folder, form, pieces, extend=extend)
     on_cpu = _on_cpu(predictor.device)
+    workers = workers or (own_cores if on_cpu else 1)
     job = Job(
         predictor=predictor,
         fingerprint=fingerprint,
         form=manifest.form,
-        read_ahead=batch_size if on_cpu else max(batch_size, 2 * predictor.chunk),
-        threads=1 if on_cpu else own_cores,
+        read_ahead=batch_size,
+        threads=1 if on_cpu else max(1, own_cores // workers),
+        processes=manifest.count >= FEW * own_cores,
     )
-    workers = workers or (own_cores if on_cpu else 1)
     # One process for each shard. Parts that are whole are kept, so a killed run is continued.
     shown = reporting("embed", on_progress, progress)
     with locked(folder, f"shard-{index}-of-{count}"), shown as report:
@@ -396,8 +399,3 @@ def _predictor(model: Any, **options: Any) -> Predictor:
 
 def _on_cpu(device: torch.device) -> bool:
     return device.type == "cpu"
-
-
-def _cores() -> int:
-    """Return the number of CPU cores for this process, which torchrun divides."""
-    return max(1, cores() // max(1, number_of("LOCAL_WORLD_SIZE") or 1))

@@ -114,15 +114,30 @@ def _remove(lock: Path) -> None:
         lock.unlink()
 
 
-def write_part(path: Path, form: Form, count: int, rows: Iterable[tuple[str, Row]]) -> None:
-    """Write a part, which is then at `path`, whole and on disk, or not at all.
-
-    Nothing is read and written if another process writes the part now, or has written it.
+@contextmanager
+def claimed(path: Path, count: int) -> Iterator[bool]:
+    """Hold the lock of a part; False if another process writes it now, or has written it.
 
     Args:
         path: of the file.
-        form: of all parts.
         count: number of rows.
+
+    Raises:
+        StoreError: the folder cannot be written to.
+    """
+    with ExitStack() as held:
+        with explained(path.parent):
+            free = held.enter_context(claim(path))
+            state = state_of(path)
+        yield free and not (state and state[0] == count)
+
+
+def write_part(path: Path, form: Form, rows: Iterable[tuple[str, Row]]) -> None:
+    """Write a part, which is then at `path`, whole and on disk, or not at all.
+
+    Args:
+        path: of the file, which is claimed.
+        form: of all parts.
         rows: with their keys.
 
     Raises:
@@ -139,10 +154,7 @@ def write_part(path: Path, form: Form, count: int, rows: Iterable[tuple[str, Row
         "store_schema": True,
     }
     schema = form.schema()
-    with explained(path.parent), claim(path) as free:
-        state = state_of(path)
-        if not free or (state and state[0] == count):
-            return
+    with explained(path.parent):
         with replacing(path, lasting=False) as file:
             with ParquetWriter(file, schema, **options) as parquet:
                 for group in batches(rows, form.group_rows):

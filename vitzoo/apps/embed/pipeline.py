@@ -7,39 +7,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from operator import add
 from pathlib import Path
-from typing import NamedTuple
 
 from vitzoo.apps.embed.items import Item, Piece
-from vitzoo.apps.embed.part_file import Form, write_part
+from vitzoo.apps.embed.part_file import Form, claimed, write_part
+from vitzoo.apps.embed.work import Work, timed
 from vitzoo.apps.predict.decoding import Decoded
 from vitzoo.apps.predict.fingerprint import Fingerprint
 from vitzoo.apps.predict.outputs import Row
 from vitzoo.apps.predict.predictor import Predictor
-from vitzoo.errors import ImageError
+from vitzoo.apps.predict.stream import MAX_AHEAD
 
-MAX_AHEAD = 2**27  # bytes of images that wait for a thread
-
-
-class Work(NamedTuple):
-    """Images done since the last message, and the seconds of work on them, over all threads."""
-
-    images: int = 0
-    read: float = 0.0
-    decode: float = 0.0
-    model: float = 0.0
-    wait: float = 0.0
-
-    def __add__(self, other: Work) -> Work:  # type: ignore[override]
-        return Work(*map(add, self, other))
-
-    @property
-    def bottleneck(self) -> str:
-        """The stage for which the others wait: `read`, `decode` or `model`."""
-        if self.model >= self.wait:
-            return "model"
-        return "read" if self.read > self.decode else "decode"
+Note = Callable[[Work], object]
 
 
 @dataclass(frozen=True)
@@ -52,6 +31,7 @@ class Job:
         form: columns and metadata of the files.
         read_ahead: number of images that are read and decoded ahead of the network.
         threads: number of threads that read and decode.
+        processes: whether each thread lets a process decode.
     """
 
     predictor: Predictor
@@ -59,6 +39,7 @@ class Job:
     form: Form
     read_ahead: int
     threads: int
+    processes: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,6 +49,15 @@ class Task:
     path: Path
     pieces: Sequence[Piece]
 
+    @property
+    def count(self) -> int:
+        """Number of inputs."""
+        return sum(map(len, self.pieces))
+
+    def items(self) -> Iterator[Item]:
+        """Yield the images in order."""
+        return (item for piece in self.pieces for item in piece.items())
+
 
 class Pipeline:
     """Computes parts one after the other."""
@@ -75,20 +65,23 @@ class Pipeline:
     def __init__(self, job: Job) -> None:
         self.job = job
         self._chunk = job.predictor.chunk
-        self._pool = ThreadPoolExecutor(job.threads, "vitzoo-decode")
 
-    def close(self) -> None:
-        """End the threads."""
-        self._pool.shutdown(cancel_futures=True)
+    def run(self, tasks: Iterable[Task], note: Note) -> None:
+        """Compute parts and write their files; `note` is called after each forward pass.
 
-    def write(self, task: Task, note: Callable[[Work], object]) -> None:
-        """Compute one part and write its file; `note` is called after each forward pass."""
-        rows = self._rows(task.pieces, note)
-        write_part(task.path, self.job.form, sum(map(len, task.pieces)), rows)
+        A part that another process writes now, or has written, is left out.
+        """
+        with ThreadPoolExecutor(self.job.threads, "vitzoo-decode") as self._pool:
+            try:
+                for task in tasks:
+                    with claimed(task.path, task.count) as free:
+                        if free:
+                            rows = self._rows(task, note)
+                            write_part(task.path, self.job.form, rows)
+            finally:
+                self._pool.shutdown(cancel_futures=True)
 
-    def _rows(
-        self, pieces: Sequence[Piece], note: Callable[[Work], object]
-    ) -> Iterator[tuple[str, Row]]:
+    def _rows(self, task: Task, note: Note) -> Iterator[tuple[str, Row]]:
         keys = deque[str]()
         work = Work()  # since the last note
 
@@ -97,7 +90,7 @@ class Pipeline:
             nonlocal work
             images: list[Decoded] = []
             ready, before = 0, time.perf_counter()
-            for key, image, spent in self._decoded(i for piece in pieces for i in piece.items()):
+            for key, image, spent in self._decoded(task.items()):
                 keys.append(key)
                 images.append(image)
                 work += spent
@@ -135,11 +128,4 @@ class Pipeline:
 
 
 def _decode(predictor: Predictor, item: Item) -> tuple[Decoded, Work]:
-    start = time.perf_counter()
-    try:
-        data = item.load()
-    except ImageError as error:
-        return Decoded(None, str(error)), Work(read=time.perf_counter() - start)
-    middle = time.perf_counter()
-    image = predictor.decode(data)
-    return image, Work(read=middle - start, decode=time.perf_counter() - middle)
+    return timed(item, predictor.decode)

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from vitzoo.errors import VitzooError
 from vitzoo.files.platform.processes import (
     GROUP,
     exit_code,
@@ -21,6 +22,7 @@ from vitzoo.files.platform.processes import (
     kill_group,
     lead_group,
     signal_name,
+    widen_pipe,
 )
 from vitzoo.plugin.importing import search_path
 
@@ -56,6 +58,8 @@ class Process:
             **(GROUP if group else {}),
         )
         self._path: list[str] | None = search_path()
+        stdout: Any = self.popen.stdout
+        widen_pipe(stdout.fileno())
 
     def send(self, *values: object) -> None:
         """Send values; raise ProcessEnded if it cannot read them."""
@@ -80,6 +84,12 @@ class Process:
         except (EOFError, pickle.UnpicklingError) as error:
             raise ProcessEnded(self._how()) from error
 
+    def read_into(self, memory: memoryview) -> None:
+        """Wait for bytes that fill a contiguous memory; raise ProcessEnded if there are fewer."""
+        stdout: Any = self.popen.stdout
+        if stdout.readinto(memory) != memory.nbytes:
+            raise ProcessEnded(self._how())
+
     def end(self) -> None:
         """End the process at once."""
         if self._group and self.popen.poll() is None:
@@ -93,11 +103,11 @@ class Process:
         return f"signal {name}" if name else f"exit code {exit_code(code)}"
 
 
-def channel() -> tuple[Callable[[], Any], Callable[[object], None]]:
+def channel() -> tuple[Callable[[], Any], Callable[..., None]]:
     """Return the functions that receive and send values in the other process.
 
-    `receive` raises EOFError when there is no more value. If nobody reads what is sent, the process
-    ends.
+    `send` takes a value, and memory, of which it sends the bytes. `receive` raises EOFError when
+    there is no more value. If nobody reads what is sent, the process ends.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends this one
     lead_group()
@@ -107,9 +117,11 @@ def channel() -> tuple[Callable[[], Any], Callable[[object], None]]:
     def receive() -> Any:
         return pickle.load(sys.stdin.buffer)  # noqa: S301  # of the process that started this
 
-    def send(value: object) -> None:
+    def send(value: object, *memory: memoryview) -> None:
         try:
             pickle.dump(value, answers)
+            for part in memory:
+                answers.write(part)
             answers.flush()
         except OSError as error:
             if not is_closed_pipe(error):
@@ -117,3 +129,14 @@ def channel() -> tuple[Callable[[], Any], Callable[[object], None]]:
             os._exit(1)  # the first process has ended
 
     return receive, send
+
+
+def portable(error: Exception, fix: str = "") -> Exception:
+    """Return an error that another process can read; one of a missing class gets a fix."""
+    try:
+        same: Any = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own
+    except Exception:  # noqa: BLE001  # of another library
+        return VitzooError(f"{type(error).__name__}: {error}")
+    if isinstance(same, VitzooError | OSError):
+        return same
+    return VitzooError(f"{same!r}{fix if isinstance(same, ImportError | AttributeError) else ''}")

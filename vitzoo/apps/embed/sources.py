@@ -17,7 +17,7 @@ import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from vitzoo.apps.embed.items import Item, Piece, as_text, read_file, read_whole
@@ -47,7 +47,7 @@ class Files(Piece):
         """Yield the images in order."""
         for key in self.entries:
             path = os.path.join(self.path, key)  # noqa: PTH118  # a Path would be slower
-            yield Item(as_text(key), lambda path=path: read_file(path))  # type: ignore[misc]
+            yield Item(as_text(key), partial(read_file, path))
 
     def names(self) -> Iterator[str]:
         """Yield the paths as written."""

@@ -54,7 +54,8 @@ def table_of(keys: Sequence[str], rows: Sequence[Row], schema: Any) -> Any:
     """
     import pyarrow as pa
 
-    rows = [_finite(row, schema) for row in rows]
+    most = {one.name: _most(one.type) for one in schema if hasattr(one.type, "value_type")}
+    rows = [row if _is_finite(row, most) else _not_finite(row, most) for row in rows]
     columns: dict[str, list[Any]] = {
         "key": [stored_text(key) for key in keys],
         "error": [stored_text(row.error) or None for row in rows],
@@ -72,23 +73,38 @@ def table_of(keys: Sequence[str], rows: Sequence[Row], schema: Any) -> Any:
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
-def _finite(row: Row, schema: Any) -> Row:
-    """Return a row, or a row with an error if a number is not finite in the type of its column."""
+def _most(kind: Any) -> float:
+    """Return the largest magnitude in a column of vectors or of labels."""
+    stored = np.float16 if kind.value_type == "float16" else np.float32
+    return float(np.finfo(stored).max)
+
+
+def _is_finite(row: Row, most: Mapping[str, float]) -> bool:
+    """Return whether each number is finite in the type of its column."""
+    return all(np.abs(_numbers(x)).max() <= most[name] for name, x in row.outputs.items())
+
+
+def _numbers(value: Any) -> Any:
+    return np.array([one[-1] for one in value]) if isinstance(value, tuple) else value
+
+
+def _not_finite(row: Row, most: Mapping[str, float]) -> Row:
+    """Return a row with an error, which names the first number that is too large."""
     for name, value in row.outputs.items():
-        numbers = np.array([one[-1] for one in value]) if isinstance(value, tuple) else value
-        stored = "float16" if schema.field(name).type.value_type == "float16" else "float32"
-        bad = ~(np.abs(numbers) <= np.finfo(stored).max)  # of NaN, too
+        numbers = _numbers(value)
+        bad = ~(np.abs(numbers) <= most[name])  # of NaN, too
         if bad.any():
-            first = float(numbers[bad][0])
-            fix = "check the weights of the network, or compute in another dtype"
-            if stored == "float16" and math.isfinite(first):
-                fix = "pass vectors='float32' (--vectors float32)"
-            error = (
-                f"the output {name!r} has the value {first:g} for this image, expected magnitudes "
-                f"of at most {np.finfo(stored).max:g} in {stored}; {fix}"
-            )
-            return replace(row, error=error, width=0, height=0, outputs={})
-    return row
+            break
+    first = float(numbers[bad][0])
+    stored = "float16" if most[name] < 1e5 else "float32"
+    fix = "check the weights of the network, or compute in another dtype"
+    if stored == "float16" and math.isfinite(first):
+        fix = "pass vectors='float32' (--vectors float32)"
+    error = (
+        f"the output {name!r} has the value {first:g} for this image, expected magnitudes of at "
+        f"most {most[name]:g} in {stored}; {fix}"
+    )
+    return replace(row, error=error, width=0, height=0, outputs={})
 
 
 def _plain(value: Any) -> Any:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import io
+import itertools
 import pickle
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import closing, suppress
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from types import FunctionType
 from typing import Any
 
-from vitzoo.apps.embed.pipeline import Job, Pipeline, Task, Work
-from vitzoo.apps.embed.processes import Process, ProcessEnded, channel
+from vitzoo.apps.embed.pipeline import Job, Note, Pipeline, Task
+from vitzoo.apps.embed.processes import Process, ProcessEnded, channel, portable
+from vitzoo.apps.embed.stream_pipeline import StreamPipeline
+from vitzoo.apps.embed.work import Work
 from vitzoo.apps.predict.arithmetic import apply_settings
 from vitzoo.errors import InvalidOption, VitzooError
 
 MODULE = "vitzoo.apps.embed.workers"
-Note = Callable[[Work], object]
+NEXT, DONE = "next", "done"  # answers of a process: it takes another part; it has ended
 _IMPORTABLE = (
     "define the classes of the model at the top level of a module that is installed or in a folder "
     "of PYTHONPATH, or pass workers=1 (--workers 1)"
@@ -47,11 +50,8 @@ def compute(job: Job, tasks: Sequence[Task], workers: int, note: Note) -> None:
         # after an error, the list has those that are running
         processes.extend(_started(number, count) for number in range(1, count + 1))
         others = [pool.submit(_attend, one, data, _taken(left), tell) for one in processes]
-        with closing(Pipeline(job)) as own:
-            for task in _taken(left):
-                own.write(task, tell)
-                if any(other.done() and other.exception() for other in others):
-                    break
+        own = itertools.takewhile(lambda _: not any(map(_failed, others)), _taken(left))
+        pipeline_of(job).run(own, tell)
         for other in wait(others, return_when=FIRST_EXCEPTION).done:
             other.result()
     finally:
@@ -59,6 +59,15 @@ def compute(job: Job, tasks: Sequence[Task], workers: int, note: Note) -> None:
         for process in processes:
             process.end()
         pool.shutdown()
+
+
+def _failed(process: Future[None]) -> bool:
+    return process.done() and process.exception() is not None
+
+
+def pipeline_of(job: Job) -> Pipeline | StreamPipeline:
+    """Return what computes parts in this process."""
+    return StreamPipeline(job) if job.predictor.asynchronous else Pipeline(job)
 
 
 def _taken(left: deque[Task]) -> Iterator[Task]:
@@ -102,16 +111,19 @@ def _started(number: int, count: int) -> Process:
         ) from error
 
 
-def _attend(process: Process, job: bytes, tasks: Iterable[Task], note: Note) -> None:
-    """Compute parts in another process, which gets the job with the first of them."""
-    first: tuple[bytes, ...] = (job,)
+def _attend(process: Process, job: bytes, tasks: Iterator[Task], note: Note) -> None:
+    """Compute parts in another process, which asks for each of them."""
+    first = next(tasks, None)
+    if first is None:
+        return
     try:
-        for task in tasks:
-            process.send(*first, task)
-            first = ()
-            while (answer := process.receive()) is not None:
-                if isinstance(answer, Exception):
-                    raise answer
+        process.send(job, first)
+        while (answer := process.receive()) != DONE:
+            if isinstance(answer, Exception):
+                raise answer
+            if answer == NEXT:
+                process.send(next(tasks, None))
+            else:
                 note(answer)
     except ProcessEnded as error:
         raise VitzooError(
@@ -121,26 +133,31 @@ def _attend(process: Process, job: bytes, tasks: Iterable[Task], note: Note) -> 
 
 
 def main() -> None:
-    """Compute the parts that stdin names, until it ends; answers go to stdout."""
+    """Compute the parts that stdin names; answers go to stdout."""
     receive, send = channel()
-    with suppress(EOFError):
-        job, task = receive(), receive()
-        try:
-            pipeline = _pipeline(job)
-        except Exception as error:  # noqa: BLE001  # the first process raises it
-            send(_portable(error, f" in a worker process; {_IMPORTABLE}"))
-            return
-        while True:
-            try:
-                pipeline.write(task, send)
-            except Exception as error:  # noqa: BLE001  # likewise
-                send(_portable(error))
-                return
-            send(None)
+
+    def tasks(task: Task | None) -> Iterator[Task]:
+        while task is not None:
+            yield task
+            send(NEXT)
             task = receive()
 
+    with suppress(EOFError):
+        data, first = receive(), receive()
+        try:
+            pipeline = _pipeline(data)
+        except Exception as error:  # noqa: BLE001  # the first process raises it
+            send(portable(error, f" in a worker process; {_IMPORTABLE}"))
+            return
+        try:
+            pipeline.run(tasks(first), send)
+        except Exception as error:  # noqa: BLE001  # likewise; if it has ended, this ends, too
+            send(portable(error))
+            return
+        send(DONE)
 
-def _pipeline(data: bytes) -> Pipeline:
+
+def _pipeline(data: bytes) -> Pipeline | StreamPipeline:
     job: Job = pickle.loads(data)  # noqa: S301  # of the first process
     expected = job.fingerprint
     apply_settings(expected.versions["float32_matmul_precision"], expected.settings)
@@ -150,15 +167,4 @@ def _pipeline(data: bytes) -> Pipeline:
             f"a worker process has another model: its fingerprint is {found}, expected "
             f"{expected.sha256}; run the command again when the file of the weights is complete"
         )
-    return Pipeline(job)
-
-
-def _portable(error: Exception, fix: str = "") -> Exception:
-    """Return an error that another process can read; one of a missing class gets a fix."""
-    try:
-        same: Any = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own
-    except Exception:  # noqa: BLE001  # of another library
-        return VitzooError(f"{type(error).__name__}: {error}")
-    if isinstance(same, VitzooError | OSError):
-        return same
-    return VitzooError(f"{same!r}{fix if isinstance(same, ImportError | AttributeError) else ''}")
+    return pipeline_of(job)

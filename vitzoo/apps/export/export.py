@@ -24,7 +24,7 @@ from vitzoo.errors import ExportError, InvalidOption
 from vitzoo.factory import open_network
 from vitzoo.files.folder_manifest import write_manifest, writing_own
 from vitzoo.images.find import find_images
-from vitzoo.images.transform import MODES
+from vitzoo.images.resize import MODES
 from vitzoo.keywords import check_each, check_progress, check_types, short_errors
 from vitzoo.known import transform
 from vitzoo.log import log

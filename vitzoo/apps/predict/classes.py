@@ -98,17 +98,22 @@ def sample_of(model: nn.Module) -> Tensor:
     return sample
 
 
-def best_classes(
-    logits: Tensor, names: Sequence[str], top: int, activation: str
-) -> list[tuple[tuple[int, str, float], ...]]:
-    """Map (b, k) logits to (index, name, probability) of the best classes of each image.
+def most_probable(logits: Tensor, top: int, activation: str) -> tuple[Tensor, Tensor]:
+    """Map (b, k) logits to the probabilities and the indices of the best classes, (b, top) each.
 
     `activation` is the model's output activation; that of a regression gives its numbers.
     """
-    best = activated(logits.float(), activation).topk(min(top, len(names)))
+    best = activated(logits.float(), activation).topk(min(top, logits.shape[1]))
+    return best.values, best.indices
+
+
+def named_classes(
+    values: Tensor, indices: Tensor, names: Sequence[str]
+) -> list[tuple[tuple[int, str, float], ...]]:
+    """Return the (index, name, probability) of the best classes of each image."""
     return [
-        tuple((i, names[i], v) for i, v in zip(indices, values, strict=True))
-        for values, indices in zip(*map(Tensor.tolist, best), strict=True)
+        tuple((i, names[i], v) for i, v in zip(*row, strict=True))
+        for row in zip(indices.tolist(), values.tolist(), strict=True)
     ]
 
 

@@ -1,4 +1,4 @@
-"""The number of CPU cores that this process may use."""
+"""The numbers of CPU cores that this machine, and that this process, may use."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from vitzoo.files.platform.processes import affinity
+from vitzoo.network.device import number_of
 
 
 def cores(root: Path = Path("/")) -> int:
@@ -28,6 +29,11 @@ def cores(root: Path = Path("/")) -> int:
                     for one in (folder, *folder.parents):
                         found += _limit(one)
     return min(found)
+
+
+def cores_of_process() -> int:
+    """Return the number of cores for this process, among which torchrun divides them."""
+    return max(1, cores() // max(1, number_of("LOCAL_WORLD_SIZE") or 1))
 
 
 def _limit(group: Path) -> Iterator[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import sha256
@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
-from torch import Tensor
 
 from vitzoo.errors import ImageError, InvalidOption, printable, short_repr
 from vitzoo.images.decode import (
@@ -22,7 +21,7 @@ from vitzoo.images.decode import (
     read_bytes,
 )
 from vitzoo.images.find import LeftOut, find_images
-from vitzoo.images.transform import Transform
+from vitzoo.images.resize import Pixels, Resize
 from vitzoo.keywords import check_types
 
 Input = str | os.PathLike[str] | bytes | np.ndarray | Image.Image
@@ -31,6 +30,7 @@ EXPECTED = (
     "a path, the bytes of an image file, a uint8 array, an array of uint16 or floats, or a Pillow "
     "image"
 )
+IN_BUFFER = np.empty(0, np.uint8)  # the tensor of an image whose pixels are in a buffer
 
 
 @dataclass(frozen=True)
@@ -38,27 +38,31 @@ class Decoded:
     """An image that is ready for the network, or the reason why it is not.
 
     Args:
-        tensor: (c, h, w) float32 input, None if there is an error.
+        tensor: (c, h, w) float32 input, None if there is an error. For a GPU it is what
+            `Normalise.stage` returns.
         error: why the image cannot be used; empty if it can.
         width, height: of the image in px, after its EXIF orientation; 0 with an error.
         sha256: of the bytes of the file; empty for an array, for a Pillow image, and for a file
             that cannot be read.
     """
 
-    tensor: Tensor | None
+    tensor: Any
     error: str = ""
     width: int = 0
     height: int = 0
     sha256: str = ""
 
 
-def decoded(image: Input | ImageError, name: str, transform: Transform) -> Decoded:
+def decoded(
+    image: Input | ImageError, name: str, resize: Resize, stage: Callable[[Pixels], Any]
+) -> Decoded:
     """Prepare an image; it raises no error about an image.
 
     Args:
         image: as for `Predictor`, or the error of a folder.
         name: of bytes, in messages.
-        transform: of the network.
+        resize: of the transform of the network.
+        stage: makes what `Decoded.tensor` is of a result of `resize.pixels`.
     """
     digest = ""
     if isinstance(image, ImageError):
@@ -72,8 +76,8 @@ def decoded(image: Input | ImageError, name: str, transform: Transform) -> Decod
                 found: Any = decode_bytes(bytes(image), name, held)
             else:
                 name, found = UNNAMED, _pixels(image, held)
-            found = transform.pixels(found, name)
-            tensor = transform.prepare(found)
+            found = resize.pixels(found, name)
+            tensor = stage(found)
             width, height = found.size
             del found  # before another large image
     except ImageError as error:
@@ -83,27 +87,38 @@ def decoded(image: Input | ImageError, name: str, transform: Transform) -> Decod
     return Decoded(tensor, "", width, height, digest)
 
 
-def is_image(images: object, transform: Transform | None = None) -> bool:
+def is_image(images: object, resize: Resize | None = None) -> bool:
     """Return whether a value is one image; an array (n, h, w) is a list of images.
 
-    With a transform of bands or of more channels, an array (h, w, bands) is one image.
+    With `resize` for bands or for more channels, an array (h, w, bands) is one image.
     """
     if isinstance(images, np.ndarray):
-        chosen = transform is not None and transform.preprocessing.bands is not None
-        most = max(4, transform.channels if transform else 0)
+        chosen = resize is not None and resize.preprocessing.bands is not None
+        most = max(4, resize.channels if resize else 0)
         return images.ndim == 2 or (images.ndim == 3 and (chosen or images.shape[2] <= most))
     return isinstance(images, KINDS)
 
 
-def as_list(called: str, images: Any, transform: Transform | None = None) -> list[Input]:
+def size_of_bytes(image: object) -> int:
+    """Return how many bytes of an image are in memory before it is decoded."""
+    return (
+        image.nbytes
+        if isinstance(image, np.ndarray)
+        else len(image)
+        if isinstance(image, bytes)
+        else 0
+    )
+
+
+def as_list(called: str, images: Any, resize: Resize | None = None) -> list[Input]:
     """Return one image or several as a list; raise InvalidOption if one is of another kind.
 
     Args:
         called: name of the function, for the message.
         images: its argument.
-        transform: of the network, which decides whether an array is one image.
+        resize: of the transform of the network, which decides whether an array is one image.
     """
-    if is_image(images, transform):
+    if is_image(images, resize):
         return [images]
     check_types(called, images=(images, "an iterable"))
     given = list(images)

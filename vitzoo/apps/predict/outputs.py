@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from vitzoo.apps.predict.decoding import Decoded
 from vitzoo.display import brief
 from vitzoo.errors import InvalidOption, UnknownOption, did_you_mean, short_repr
 
@@ -36,23 +34,6 @@ class Row:
 
     __repr__ = brief
     _columns = ("width", "height", "outputs", "error")
-
-
-@dataclass(frozen=True)
-class Started:
-    """A chunk that is being computed.
-
-    Args:
-        images: the images, also those with an error.
-        used: number of the images without an error.
-        results: (b, ...) each.
-        done: the event after which `results` are there; None if they are.
-    """
-
-    images: Sequence[Decoded]
-    used: int
-    results: Mapping[str, Tensor]
-    done: torch.cuda.Event | None = None
 
 
 class Outputs(nn.Module):

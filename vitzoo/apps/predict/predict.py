@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -12,28 +13,24 @@ from torch import Tensor, nn
 
 from vitzoo.apps.predict.batches import batches
 from vitzoo.apps.predict.classes import (
-    answers_of,
-    best_classes,
-    check_classifier,
     check_count,
-    class_names,
-    sample_of,
 )
-from vitzoo.apps.predict.decoding import Input, as_list, decoded, named
+from vitzoo.apps.predict.decoding import Input, as_list, named
 from vitzoo.apps.predict.given import opened
-from vitzoo.apps.predict.prediction import Prediction, Predictions
+from vitzoo.apps.predict.outputs import LABELS
+from vitzoo.apps.predict.prediction import Prediction, Predictions, classified
+from vitzoo.apps.predict.predictor import Predictor
 from vitzoo.errors import ImageError
 from vitzoo.images.find import LeftOut, shown_left_out
 from vitzoo.keywords import check_keywords, check_progress, check_types
-from vitzoo.known import transform
 from vitzoo.log import log
 from vitzoo.network.device import running_on
-from vitzoo.network.wrappers import network_of
 from vitzoo.progress import OnProgress, reporting
 from vitzoo.schema.spec import Spec
 
 Model = str | os.PathLike[str] | Mapping[str, Any] | Spec | nn.Module
 OnError = Callable[[ImageError], object] | None
+BATCH = 16  # images
 MOST_NAMED = 5  # images in a message
 
 
@@ -43,7 +40,7 @@ def predict(
     images: Input | Iterable[Input],
     *,
     top: int = 5,
-    batch_size: int = 16,
+    batch_size: int | None = None,
     device: torch.device | str | None = None,
     on_error: OnError = None,
     on_progress: OnProgress | None = None,
@@ -58,7 +55,7 @@ def predict(
     images: Input | Iterable[Input],
     *,
     top: int = 5,
-    batch_size: int = 16,
+    batch_size: int | None = None,
     device: torch.device | str | None = None,
     on_error: OnError = None,
     on_progress: OnProgress | None = None,
@@ -73,7 +70,7 @@ def predict(
     images: Input | Iterable[Input],
     *,
     top: int = 5,
-    batch_size: int = 16,
+    batch_size: int | None = None,
     device: torch.device | str | None = None,
     on_error: OnError = None,
     on_progress: OnProgress | None = None,
@@ -91,7 +88,8 @@ def predict(
             files), bytes of image files, arrays (h, w) or (h, w, bands) of uint8, uint16 or floats,
             Pillow images.
         top: number of classes to return for each image.
-        batch_size: number of images in a batch.
+        batch_size: number of images in a batch. None: 16. On CUDA it is the largest number, and
+            None is what a Predictor finds there.
         device: of the computation, as for `Predictor`; a model object is copied to another device.
         on_error: is called with the error of each image that cannot be read, instead of raising
             it.
@@ -114,41 +112,23 @@ def predict(
     check_types("predict", on_error=(on_error, "a function or None"), stream=(stream, "a boolean"))
     check_progress("predict", on_progress, progress)
     network = opened(model, device=device)
-    check_classifier(network)
-    check_count("top", top)
-    check_count("batch_size", batch_size)
-    names, activation = class_names(network_of(network)), answers_of(network)
-    sample = sample_of(network)
-    prepare = transform(network)
-    given = as_list("predict", images, prepare) if listed is None else listed
+    check_count("batch_size", 1 if batch_size is None else batch_size)
+    predictor = Predictor(network, outputs=LABELS, top=top)
+    given = as_list("predict", images, predictor.transform.resize) if listed is None else listed
     left_out = LeftOut()
 
     def predictions() -> Iterator[Prediction]:
         """Yield all predictions, also those with errors."""
-        network.eval()
+        network.eval()  # the caller may have trained it since
         every = list(named(given, left_out))
-        inputs = ((name, decoded(one, str(name), prepare)) for name, one in every)
-        done = 0
         with reporting("images", on_progress, progress) as report:
-            for batch in batches(inputs, batch_size):
-                best = iter(classes_of([one.tensor for _, one in batch if one.tensor is not None]))
-                for name, one in batch:
-                    classes = () if one.error else next(best)
-                    found = Prediction(name, classes, one.error, activation)
-                    if found.error and on_error:
-                        on_error(ImageError(_text(found)))
-                    yield found
-                    done += 1
-                    report(done, len(every), name.name)
+            for done, one in enumerate(_classified(predictor, every, batch_size), 1):
+                if one.error and on_error:
+                    on_error(ImageError(_text(one)))
+                yield one
+                report(done, len(every), one.image.name)
         if left_out:
             log.info("%s", shown_left_out(left_out))
-
-    def classes_of(tensors: list[Tensor]) -> list[tuple[tuple[int, str, float], ...]]:
-        if not tensors:
-            return []
-        batch = torch.stack(tensors).to(sample.device, sample.dtype)
-        with running_on(sample.device), torch.inference_mode():
-            return best_classes(network(batch), names, top, activation)
 
     if stream:
         return predictions() if on_error else _raising(predictions())
@@ -158,6 +138,33 @@ def predict(
     if failed:
         raise _unreadable(failed, every)
     return every
+
+
+def _classified(
+    predictor: Predictor, images: Sequence[tuple[Path, Any]], batch_size: int | None
+) -> Iterator[Prediction]:
+    """Yield the predictions of images with their names."""
+    if predictor.asynchronous:
+        most = min(batch_size or predictor.chunk, predictor.chunk)
+        yield from classified(predictor.with_chunk(most), images)
+        return
+    inputs = ((name, predictor.decode(one, str(name))) for name, one in images)
+    for batch in batches(inputs, batch_size or BATCH):
+        tensors = [one.tensor for _, one in batch if one.tensor is not None]
+        best = iter(_classes_of(predictor, tensors) if tensors else ())
+        for name, one in batch:
+            classes = () if one.error else next(best)
+            yield Prediction(name, classes, one.error, predictor.output_activation)
+
+
+def _classes_of(
+    predictor: Predictor, tensors: list[Tensor]
+) -> list[tuple[tuple[int, str, float], ...]]:
+    """Return the classes of a batch; the network computes with all threads of torch."""
+    network, computation = predictor.model, predictor.computation
+    with running_on(computation.device), torch.inference_mode():
+        logits = network(torch.stack(tensors).to(computation.device, computation.dtype))
+        return computation.classes(logits)
 
 
 def _raising(predictions: Iterator[Prediction]) -> Iterator[Prediction]:

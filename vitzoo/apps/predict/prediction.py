@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from vitzoo.display import ResultList, brief
 from vitzoo.schema.terms import IDENTITY, SOFTMAX
@@ -59,3 +60,16 @@ class Predictions(ResultList[Prediction]):
 
     def _cells(self) -> list[dict[str, object]]:
         return [{**shown(one), "image": one.image} for one in self]
+
+
+def classified(predictor: Any, images: Sequence[tuple[Path, Any]]) -> Iterator[Prediction]:
+    """Yield the predictions of images with their names, in order.
+
+    Args:
+        predictor: with the output `labels`.
+        images: names and images, of which `named` yields both.
+    """
+    rows = predictor.rows(image for _, image in images)
+    for (name, _), row in zip(images, rows, strict=True):
+        classes = tuple(row.outputs.get("labels", ()))
+        yield Prediction(name, classes, row.error, predictor.output_activation)

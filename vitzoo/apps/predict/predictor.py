@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from vitzoo.apps.predict.arithmetic import changed_settings
 from vitzoo.apps.predict.batches import batches
-from vitzoo.apps.predict.chunk import CHUNK, are_alike, explained, is_aligned, largest_chunk
+from vitzoo.apps.predict.chunk import CHUNK, is_aligned, largest_chunk
 from vitzoo.apps.predict.classes import (
     answers_of,
-    best_classes,
     check_count,
     check_logits,
     class_names,
     sample_of,
 )
-from vitzoo.apps.predict.cores import cores
-from vitzoo.apps.predict.decoding import Decoded, Input, as_list, decoded, is_image, named
+from vitzoo.apps.predict.computation import Computation, Labels
+from vitzoo.apps.predict.decoding import (
+    Decoded,
+    Input,
+    as_list,
+    decoded,
+    is_image,
+    named,
+    size_of_bytes,
+)
 from vitzoo.apps.predict.fingerprint import (
     Fingerprint,
     changes,
@@ -49,8 +52,9 @@ from vitzoo.apps.predict.grids import (
     of_any_size,
 )
 from vitzoo.apps.predict.one_thread import one_thread
-from vitzoo.apps.predict.outputs import LABELS, LOGITS, POOLED, Outputs, Row, Started
-from vitzoo.apps.predict.prediction import Prediction, Predictions
+from vitzoo.apps.predict.outputs import LABELS, LOGITS, POOLED, Outputs, Row
+from vitzoo.apps.predict.prediction import Predictions, classified
+from vitzoo.apps.predict.stream import Stream, one_by_one, staging
 from vitzoo.display import ResultList
 from vitzoo.errors import ImageError, IntegrityError, InvalidOption, short_repr
 from vitzoo.images.decode import UNNAMED_BYTES
@@ -108,6 +112,9 @@ class Predictor:
         outputs: names of the outputs.
         output_activation: how logits become `labels`; empty without this output.
         native_size: largest number of patches of an image, None with one size for all images.
+        transform: prepares images.
+        largest_input: shape (c, h, w) of the largest input.
+        computation: computes chunks.
 
     Raises:
         InvalidOption: the model has no classifier for `labels` or `logits`, `top` is given without
@@ -155,29 +162,27 @@ class Predictor:
             usual = torch.get_default_dtype()  # a process that loads the pickle may have another
             dtype = usual if {p.dtype for p in network.parameters()} == {usual} else dtype
         self.model: nn.Module = network.eval()
-        self._top = TOP if top is None else top
         self._options: dict[str, Any] = {"top": top, "dtype": dtype, "device": device}
         self._options["chunk"] = chunk
         network = of_any_size(self.model) if native else self.model
-        self._transform = transform(self.model, native_size=native_size)
-        self._least, self._most = input_shapes(self._transform)
-        self.native_size: int | None = getattr(self._transform, "max_patches", None)
-        self._tried: set[tuple[int, ...]] = set()
-        self._sample = sample_of(self.model)
-        self._network = Outputs(network, outputs)
-        self.outputs: tuple[str, ...] = self._network.names
+        self.transform = transform(self.model, native_size=native_size)
+        self._least, self.largest_input = input_shapes(self.transform)
+        self.native_size: int | None = getattr(self.transform, "max_patches", None)
+        computed = Outputs(network, outputs)
+        self.outputs: tuple[str, ...] = computed.names
         if top is not None and LABELS not in self.outputs:
             raise InvalidOption(
                 f"top={top} is the number of classes in 'labels', and the outputs are "
                 f"{self.outputs}; leave top= out, or pass outputs={(LABELS, *self.outputs)}"
             )
-        self._names: tuple[str, ...] = ()
-        self.output_activation = ""
+        labels = Labels()
         if not {LABELS, LOGITS}.isdisjoint(self.outputs):
             check_logits(self.model, labels=LABELS in self.outputs)
         if LABELS in self.outputs:
-            self._names = class_names(self.model)
-            self.output_activation = answers_of(self.model)
+            count = TOP if top is None else top
+            labels = Labels(class_names(self.model), count, answers_of(self.model))
+        self.output_activation = labels.activation
+        self.computation = Computation(computed, sample_of(self.model), labels, self.transform)
 
     def __repr__(self) -> str:
         name = self._request[0] if self._request else type(self.model).__name__
@@ -220,7 +225,10 @@ class Predictor:
         return ResultList(self.rows(images))
 
     def rows(self, images: Input | Iterable[Input]) -> Iterator[Row]:
-        """Yield one row for each image, in their order; at most one chunk is held, on a GPU two.
+        """Yield one row for each image, in their order; at most one chunk is held.
+
+        On CUDA, threads decode the images of the next chunks; up to five chunks are held, and 32
+        images for each thread.
 
         With native sizes, images wait for others of their grid: at most 1,024, or 256 MiB of inputs
         if that is less, or 16 chunks if that is more.
@@ -228,14 +236,16 @@ class Predictor:
         Args:
             images: as for a call.
         """
-        one: Any = [images] if is_image(images, self._transform) else images
+        one: Any = [images] if is_image(images, self.transform.resize) else images
         return self._rows(one)
 
     def _rows(self, images: Iterable[Input]) -> Iterator[Row]:
-        with ThreadPoolExecutor(cores() if self.asynchronous else 1, "vitzoo-decode") as pool:
-            decode: Any = pool.map if self.asynchronous else map
-            groups = (list(decode(self.decode, batch)) for batch in batches(images, self.chunk))
-            yield from itertools.chain.from_iterable(self.rows_of(groups))
+        if self.asynchronous:
+            with Stream(self, one_by_one(staging(self))) as stream:
+                yield from itertools.chain.from_iterable(stream.rows(images, size_of_bytes))
+            return
+        groups = (list(map(self.decode, batch)) for batch in batches(images, self.chunk))
+        yield from itertools.chain.from_iterable(self.rows_of(groups))
 
     def predict(self, images: Input | Iterable[Input]) -> Predictions:
         """Return the most probable classes of images, also if `outputs` has no `labels`.
@@ -250,19 +260,12 @@ class Predictor:
             ImageError: a folder contains no images.
         """
         left_out = LeftOut()
-        given = as_list("Predictor.predict", images, self._transform)
-        every: list[tuple[Path, Any]] = list(named(given, left_out))
+        given = as_list("Predictor.predict", images, self.transform.resize)
+        every = list(named(given, left_out))
         for _, image in every:
             if isinstance(image, ImageError):  # of a folder
                 raise image
-        predictor = self._with_labels
-        rows = predictor.rows(image for _, image in every)
-        found = Predictions(
-            Prediction(
-                name, tuple(row.outputs.get(LABELS, ())), row.error, predictor.output_activation
-            )
-            for (name, _), row in zip(every, rows, strict=True)
-        )
+        found = Predictions(classified(self._with_labels, every))
         found.left_out = dict(left_out)
         return found
 
@@ -281,7 +284,7 @@ class Predictor:
             image: as for `rows`.
             name: of bytes, in messages.
         """
-        return decoded(image, name, self._transform)
+        return decoded(image, name, self.transform.resize, self.transform.prepare)
 
     def compute(self, inputs: Sequence[Tensor]) -> list[dict[str, Any]]:
         """Return the outputs for prepared images, each as in `Row`.
@@ -301,9 +304,6 @@ class Predictor:
     def rows_of(self, groups: Iterable[Sequence[Decoded]]) -> Iterator[list[Row]]:
         """Yield the rows of each group of decoded images, in order.
 
-        On CUDA, the next group is taken and its computation is started before the results of a
-        group are read.
-
         Args:
             groups: of at most `chunk` images without an error, and any number with one.
 
@@ -313,21 +313,14 @@ class Predictor:
         if self.native_size is None:
             return self._computed(groups)
         images = itertools.chain.from_iterable(groups)
-        return in_order(images, self.chunk, held_of(self._most, self.chunk), self._computed)
+        held = held_of(self.largest_input, self.chunk)
+        return in_order(images, self.chunk, held, self._computed)
 
     def _computed(self, groups: Iterable[Sequence[Decoded]]) -> Iterator[list[Row]]:
         """Yield the rows of each group of images of one shape, in order."""
-        waiting: deque[Started] = deque()
         for group in groups:
             with one_thread() as run:
-                waiting.append(run(self._start, group))
-                ready = len(waiting) > self.asynchronous
-                rows = run(self._finish, waiting.popleft()) if ready else None
-            if rows is not None:
-                yield rows
-        for started in waiting:
-            with one_thread() as run:
-                rows = run(self._finish, started)
+                rows = run(self._compute, group)
             yield rows
 
     @property
@@ -338,7 +331,7 @@ class Predictor:
     @property
     def device(self) -> torch.device:
         """The device of the computation."""
-        return self._sample.device
+        return self.computation.device
 
     def with_chunk(self, chunk: int) -> Predictor:
         """Return this Predictor with a number of images in a forward pass, unless it was given one.
@@ -362,9 +355,11 @@ class Predictor:
             with one_thread() as run:
                 return CHUNK if run(is_aligned, self.model) else 1
         draws = torch.Generator().manual_seed(0)
-        image = torch.randn(1, *self._most, generator=draws, device="cpu", dtype=torch.float32)
+        image = torch.randn(
+            1, *self.largest_input, generator=draws, device="cpu", dtype=torch.float32
+        )
         with one_thread() as run:
-            found = run(largest_chunk, self._results, image, self.model)
+            found = run(largest_chunk, self.computation.results, image, self.model)
         return min(found, MOST_OF_GRID) if self.native_size else found
 
     @cached_property
@@ -379,10 +374,10 @@ class Predictor:
 
         def of(*shape: int) -> dict[str, tuple[int, ...]]:
             with one_thread() as run:
-                found = run(self._results, torch.zeros(1, *shape, device="cpu"))
+                found = run(self.computation.results, torch.zeros(1, *shape, device="cpu"))
             return {name: tuple(x.shape[1:]) for name, x in found.items() if name != LABELS}
 
-        found = of(*self._most)
+        found = of(*self.largest_input)
         if self.native_size is not None:
             check_one_shape(of(*self._least), found)
         return found
@@ -395,11 +390,11 @@ class Predictor:
         return Fingerprint(
             weights=self._weights_sha256 if found == self._loaded else found,
             network=describe_network(spec),
-            preprocessing=self._transform.preprocessing.to_data(),
+            preprocessing=self.transform.preprocessing.to_data(),
             outputs=self.outputs,
             labels=self._describe_labels(),
-            dtype=str(self._sample.dtype).removeprefix("torch."),
-            chunk=(self.chunk, *self._most)[: 2 if self.native_size else 4],
+            dtype=str(self.computation.dtype).removeprefix("torch."),
+            chunk=(self.chunk, *self.largest_input)[: 2 if self.native_size else 4],
             versions=versions(self.device),
             changes=(*changes(self.model), *trained),
             parts=describe_parts(self.model, spec),
@@ -409,78 +404,26 @@ class Predictor:
 
     def _describe_labels(self) -> str:
         """Return the SHA-256 of class names, their number, and a stated output activation."""
-        if not self._names:
+        labels = self.computation.labels
+        if not labels.names:
             return ""
         stated = self.output_activation != usual_activation(network_of(self.model))
-        return hash_data([self._names, self._top, *[self.output_activation] * stated])
+        return hash_data([labels.names, labels.top, *[self.output_activation] * stated])
 
     def _identity(self) -> tuple[str, str]:
         spec: Any = getattr(self.model, "spec", None)
         return self._weights_sha256, hash_data(spec.to_data())
 
     @torch.inference_mode()
-    def _results(self, images: Tensor) -> dict[str, Tensor]:
-        device, dtype = self.device, self._sample.dtype
-        with running_on(device), explained(len(images), device):
-            found: dict[str, Tensor] = self._network(
-                images.to(device, dtype, non_blocking=self.asynchronous)
-            )
-        return found
-
-    @torch.inference_mode()
-    def _start(self, images: Sequence[Decoded]) -> Started:
-        """Start the computation of one chunk, and the copy of its results."""
+    def _compute(self, images: Sequence[Decoded]) -> list[Row]:
+        """Return the rows of one chunk of images of one shape."""
         tensors = [image.tensor for image in images if image.tensor is not None]
-        check_inputs(tensors, self._least, self._most)
-        if not tensors:
-            return Started(images, 0, {})
-        self._try(tensors[0])
-        padded = [*tensors, *[tensors[0]] * (self.chunk - len(tensors))]
-        if not self.asynchronous:
-            return Started(images, len(tensors), self._results(torch.stack(padded)))
-        shape = len(padded), *tensors[0].shape
-        pinned = torch.empty(shape, dtype=tensors[0].dtype, pin_memory=True)
-        results = self._results(torch.stack(padded, out=pinned))
-        copies = {  # `labels` stay, because their probabilities are computed there
-            name: tensor if name == LABELS else tensor.to(CPU, non_blocking=True)
-            for name, tensor in results.items()
-        }
-        done = torch.cuda.current_stream(self.device).record_event()
-        return Started(images, len(tensors), copies, done)
-
-    def _try(self, image: Tensor) -> None:
-        """Compute copies of the first image of each grid: `chunk` was found with one grid."""
-        shape = self.chunk, *image.shape
-        if self.native_size and self.device.type != CPU and shape not in self._tried:
-            self._check_alike(self._results(image.expand(shape)), 1)
-            self._tried.add(shape)
-
-    def _check_alike(self, results: Mapping[str, Tensor], start: int) -> None:
-        if not are_alike(results, start):
-            raise InvalidOption(
-                f"the same image has other results at other positions of a chunk of {self.chunk} "
-                f"images on this machine ({self.device}); pass chunk=1 to Predictor"
-            )
-
-    def _finish(self, started: Started) -> list[Row]:
-        """Return the rows of one chunk, when it is computed."""
-        used, results = started.used, started.results
-        if started.done is not None:
-            started.done.synchronize()
-        if used:
-            self._check_alike(results, used)  # the padding checks the promise
-        columns: dict[str, Any] = {}
-        for name, tensor in results.items():
-            if name == LABELS:
-                columns[name] = best_classes(tensor, self._names, self._top, self.output_activation)
-            else:
-                wide = tensor if tensor.dtype == torch.float64 else tensor.float()
-                columns[name] = map(np.copy, wide.cpu().numpy())
-        outputs = (
-            dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)
-        )
-        found = [{} if one.tensor is None else next(outputs) for one in started.images]
-        return [
-            Row(one.error, one.width, one.height, one.sha256, row)
-            for one, row in zip(started.images, found, strict=True)
-        ]
+        check_inputs(tensors, self._least, self.largest_input)
+        found: dict[str, Tensor] = {}
+        if tensors:
+            self.computation.try_grid(tensors[0], self.chunk)
+            padded = [*tensors, *[tensors[0]] * (self.chunk - len(tensors))]
+            found = self.computation.results(torch.stack(padded))
+            self.computation.check_alike(found, len(tensors))  # the padding checks the promise
+            found = self.computation.with_classes(found)
+        return self.computation.rows(images, range(len(tensors)), found)

@@ -20,13 +20,13 @@ from vitzoo import settings
 from vitzoo.apps.embed.parquet_reader import parquet_file
 from vitzoo.apps.embed.parquet_rows import read_rows
 from vitzoo.apps.embed.part_file import FINGERPRINT
-from vitzoo.apps.embed.pipeline import MAX_AHEAD
 from vitzoo.apps.predict.batches import batches
-from vitzoo.apps.predict.cores import cores
-from vitzoo.apps.predict.decoding import Decoded
+from vitzoo.apps.predict.cores import cores_of_process
+from vitzoo.apps.predict.decoding import Decoded, size_of_bytes
 from vitzoo.apps.predict.fingerprint import hash_data
-from vitzoo.apps.predict.outputs import POOLED
+from vitzoo.apps.predict.outputs import POOLED, Row
 from vitzoo.apps.predict.predictor import Predictor
+from vitzoo.apps.predict.stream import MAX_AHEAD, Stream, one_by_one, staging
 from vitzoo.apps.probe.labelled import ROWS, Image
 from vitzoo.errors import ImageError, printable
 from vitzoo.files.access import make_folder_or_raise, replacing, unwritable
@@ -140,8 +140,15 @@ def embed_images(
         report: is called with the number of images so far, of all, and a text.
     """
     found: list[Embedded] = []
+    if predictor.asynchronous:
+        decode = partial(_decoded, staging(predictor), known=known)
+        with Stream(predictor, one_by_one(decode)) as stream:
+            for rows in stream.rows(map(_read, images), size_of_bytes):
+                found.extend(_embedding(row, known) for row in rows)
+                report(len(found), len(images), "images")
+        return found
     waiting: deque[Future[list[Embedded]]] = deque()
-    threads = cores()
+    threads = cores_of_process()
     pool = ThreadPoolExecutor(threads)
 
     def take() -> None:
@@ -149,7 +156,7 @@ def embed_images(
         report(len(found), len(images), "images")
 
     try:
-        decode = partial(_decoded, predictor, known=known)
+        decode = partial(_decoded, predictor.decode, known=known)
         for chunk in batches(_in_threads(pool, decode, images), predictor.chunk):
             waiting.append(pool.submit(_embedded, predictor, known, chunk))
             while len(waiting) > threads:
@@ -167,8 +174,8 @@ def _in_threads(
     """Decode images in threads. Rows of a Parquet file are read in this one, in their order."""
     held, waiting = 0, deque[tuple[int, Future[Decoded]]]()
     for image in images:
-        data = _row(image) if callable(image) else image
-        size = len(data) if isinstance(data, bytes) else 0
+        data = _read(image)
+        size = size_of_bytes(data)
         held += size
         waiting.append((size, pool.submit(decode, data)))
         del data
@@ -179,9 +186,12 @@ def _in_threads(
             held -= size
 
 
-def _row(read: Callable[[], bytes]) -> bytes | ImageError:
+def _read(image: Image) -> Path | bytes | ImageError:
+    """Return an image; the bytes of one in a row of a Parquet file, or its error."""
+    if not callable(image):
+        return image
     try:
-        return read()
+        return image()
     except ImageError as error:
         return error
 
@@ -191,15 +201,16 @@ def _embedded(
 ) -> list[Embedded]:
     """Return the embeddings of at most one chunk of images, whose decoding has begun."""
     (rows,) = predictor.rows_of([[image.result() for image in images]])
-    found = []
-    for row in rows:
-        vector = _narrow(row.outputs[POOLED]) if row.outputs else known.get(row.sha256)
-        found.append(Embedded(None if row.error else vector, row.error, row.sha256))
-    return found
+    return [_embedding(row, known) for row in rows]
+
+
+def _embedding(row: Row, known: dict[str, Vector]) -> Embedded:
+    vector = _narrow(row.outputs[POOLED]) if row.outputs else known.get(row.sha256)
+    return Embedded(None if row.error else vector, row.error, row.sha256)
 
 
 def _decoded(
-    predictor: Predictor, image: Path | bytes | ImageError, known: dict[str, Vector]
+    decode: Callable[..., Decoded], image: Path | bytes | ImageError, known: dict[str, Vector]
 ) -> Decoded:
     """Read an image, and decode it if its embedding is not known."""
     if isinstance(image, ImageError):
@@ -211,7 +222,7 @@ def _decoded(
     sha256 = hashlib.sha256(data).hexdigest()
     if sha256 in known:
         return Decoded(None, sha256=sha256)
-    return predictor.decode(data, printable(image) if isinstance(image, Path) else UNNAMED_BYTES)
+    return decode(data, printable(image) if isinstance(image, Path) else UNNAMED_BYTES)
 
 
 def _narrow(vectors: npt.NDArray[Any]) -> Vector:

@@ -20,10 +20,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+if sys.platform == "linux":
+    import fcntl
+
 PROCESS = Path("/proc/self")  # here Linux describes this process; other systems have no such folder
 # Options of Popen for a process that leads a group; Windows ignores them, see `lead_group`
 SESSION: dict[str, Any] = {"start_new_session": True}  # without the terminal
 GROUP: dict[str, Any] = {"process_group": 0}
+SETPIPE_SZ, PIPE_BYTES = 1031, 2**20  # a command of Linux, and its usual limit
 OFD_SETLK = 37  # a command of Linux; a Python that was built for an old glibc has no name for it
 LIMITS, LIMITS_FORM = 9, "qqIQQIQII48xQ24x"  # JOBOBJECT_EXTENDED_LIMIT_INFORMATION
 KILL_ON_CLOSE, NO_DIALOG, TIME, MEMORY = 0x2000, 0x400, 0x2, 0x100  # its flags
@@ -49,8 +53,6 @@ def lock_byte(fd: int, number: int) -> bool | None:
     None: the system has no such locks. Those of macOS belong to the process, not to the open file.
     """
     if sys.platform == "linux":
-        import fcntl
-
         try:
             lock = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
             fcntl.fcntl(fd, OFD_SETLK, lock)
@@ -59,6 +61,13 @@ def lock_byte(fd: int, number: int) -> bool | None:
         return True
     else:  # noqa: RET505
         return None
+
+
+def widen_pipe(fd: int) -> None:
+    """Let a pipe hold as much as the system allows each user, which few reads then empty."""
+    if sys.platform == "linux":
+        with suppress(OSError):
+            fcntl.fcntl(fd, SETPIPE_SZ, PIPE_BYTES)
 
 
 def linked(path: Path, fd: int) -> bool:
