@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import signal
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ import vitzoo
 from helpers import SPEC, fill, refuses, says
 from tables import cases
 from vitzoo import Predictor, embed
-from vitzoo.apps.embed import embed as embed_module, processes
+from vitzoo.apps.embed import embed as embed_module, processes, workers
 from vitzoo.errors import CheckpointError, IntegrityError, InvalidOption, VitzooError
 
 IN_SCRIPT = """
@@ -101,6 +102,15 @@ def test_a_class_that_a_worker_cannot_import_is_an_error_with_its_cause(
         VitzooError, "No module named 'beside'", "worker process", "PYTHONPATH", "workers=1"
     ):
         embed(module.Mine("vit_digits"), images, tmp_path / "out", workers=2)
+
+
+def test_a_worker_names_what_differs_in_its_fingerprint():
+    predictor = Predictor("vit_digits")
+    found = predictor.fingerprint()
+    expected = replace(found, versions={**found.versions, "cublas": "1"}, weights="0" * 64)
+    job = SimpleNamespace(predictor=predictor, fingerprint=expected)
+    with refuses(VitzooError, "another fingerprint: versions, weights differ", "workers=1"):
+        workers._pipeline(pickle.dumps(job))
 
 
 @pytest.mark.usefixtures("nothing_stays")

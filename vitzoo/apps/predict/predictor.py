@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitzoo.apps.predict.arithmetic import changed_settings
 from vitzoo.apps.predict.batches import batches
 from vitzoo.apps.predict.chunk import CHUNK, are_alike, explained, is_aligned, largest_chunk
 from vitzoo.apps.predict.classes import (
@@ -48,8 +47,9 @@ from vitzoo.apps.predict.grids import (
     input_shapes,
     of_any_size,
 )
+from vitzoo.apps.predict.on_cuda import outputs_on, settings_on
 from vitzoo.apps.predict.one_thread import one_thread
-from vitzoo.apps.predict.outputs import LABELS, LOGITS, POOLED, Outputs, Row, Started
+from vitzoo.apps.predict.outputs import LABELS, LOGITS, POOLED, Row, Started
 from vitzoo.apps.predict.prediction import Prediction, Predictions
 from vitzoo.display import ResultList
 from vitzoo.errors import ImageError, IntegrityError, InvalidOption, short_repr
@@ -164,7 +164,7 @@ class Predictor:
         self.native_size: int | None = getattr(self._transform, "max_patches", None)
         self._tried: set[tuple[int, ...]] = set()
         self._sample = sample_of(self.model)
-        self._network = Outputs(network, outputs)
+        self._network = outputs_on(self.device)(network, outputs)
         self.outputs: tuple[str, ...] = self._network.names
         if top is not None and LABELS not in self.outputs:
             raise InvalidOption(
@@ -403,7 +403,7 @@ class Predictor:
             versions=versions(self.device),
             changes=(*changes(self.model), *trained),
             parts=describe_parts(self.model, spec),
-            settings=changed_settings(self.device),
+            settings=settings_on(self.device),
             native_size=self.native_size or 0,
         )
 
