@@ -12,9 +12,11 @@ import torch
 from PIL import Image
 
 import vitzoo
-from helpers import refuses
+from helpers import fill, refuses
 from vitzoo.apps.predict.arithmetic import ATTENTION, apply_settings, changed_settings
+from vitzoo.apps.predict.on_cuda import with_products
 from vitzoo.errors import InvalidOption
+from vitzoo.registry.registry import registry
 
 # Machines with a GPU often have another version of torch, which warns about its own code.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
@@ -116,3 +118,59 @@ def test_kernels_that_are_chosen_by_their_time_are_refused(fix, switch):
     finally:
         switch(False)
     assert not predictor(image)[0].error
+
+
+# Patches are projected by products of matrices; other convolutions are TF32
+
+SMALL = {"embed_dim": 64, "depth": 1, "num_heads": 2, "mlp_dim": 128, "num_classes": 7}
+FLOAT32, TF32, RESNET = 2e-5, 3e-3, 3e-2  # differences allowed, of the largest number
+
+
+def small(name, device, size=(128, 192), patch=64):
+    """A network with a patch embedder and large weights."""
+    hybrid = name.startswith("hybrid/")
+    part = {"name": name, "width": 32} if hybrid else name
+    spec = {**SMALL, "image_size": size, "patch_size": patch, "patch_embed": part}
+    model = fill(vitzoo.create(spec, device="cpu")).to(device)
+    model.preprocessing = vitzoo.Preprocessing(mean=(0.4,) * 3, std=(0.2,) * 3)
+    return model
+
+
+@pytest.mark.parametrize("name", registry().parts["patch embedder"])
+def test_a_predictor_has_the_numbers_of_the_cpu(name):
+    inputs = [*torch.randn(3, 3, 128, 192, generator=torch.Generator().manual_seed(0))]
+    expected, found = (
+        vitzoo.Predictor(small(name, device), outputs="norm", chunk=4)
+        for device in ("cpu", "cuda")
+    )
+    hybrid = name.startswith("hybrid/")
+    stated = found.fingerprint().settings.get("cudnn.conv.fp32_precision")
+    assert stated == ("tf32" if hybrid else None)
+    for one, other in zip(found.compute(inputs), expected.compute(inputs), strict=True):
+        difference = np.abs(one["norm"] - other["norm"]).max()
+        assert difference <= (RESNET if hybrid else FLOAT32) * np.abs(other["norm"]).max()
+
+
+def test_convolutions_are_tf32_by_default_and_products_are_not():
+    """As docs/predicting.md says."""
+    if torch.cuda.get_device_capability() < (8, 0):
+        pytest.skip("this GPU has no TF32")
+    model = small("conv", "cuda")
+    images = torch.randn(8, 3, 128, 192, device="cuda")
+    with torch.inference_mode():
+        exact = model.double().patch_embed(images.double()).float()
+        model.float()
+        found = model.patch_embed(images)
+        product = with_products(model).patch_embed(images)
+    largest = exact.abs().max()
+    assert (product - exact).abs().max() <= 1e-5 * largest
+    assert 1e-5 * largest < (found - exact).abs().max() <= TF32 * largest
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_products_have_the_same_bytes_in_every_batch(dtype):
+    model = small("conv", "cuda", (112, 112), 14).to(dtype)
+    images = torch.randn(1, 3, 112, 112, device="cuda", dtype=dtype).expand(64, -1, -1, -1)
+    with torch.inference_mode():
+        found = with_products(model).patch_embed(images)
+    assert torch.equal(found, found[:1].expand_as(found))

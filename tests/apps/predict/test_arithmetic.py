@@ -11,7 +11,6 @@ from vitzoo.apps.predict.arithmetic import (
     CONVOLUTIONS,
     FLASH,
     ON_CUDA,
-    VARIABLES,
     _value,
     apply_settings,
     changed_settings,
@@ -115,7 +114,15 @@ def test_kernels_of_attention_are_ordered_before_the_order_is_read_and_set(patch
     assert len(done) == 3
 
 
-@pytest.mark.parametrize("name", VARIABLES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "CUBLAS_WORKSPACE_CONFIG",
+        "CUBLASLT_WORKSPACE_SIZE",
+        "TORCH_BLAS_PREFER_CUBLASLT",
+        "NVIDIA_TF32_OVERRIDE",
+    ],
+)
 def test_variables_that_libraries_of_cuda_read_are_stated(name, monkeypatch):
     before, on_cpu = changed_settings(CUDA), changed_settings(CPU)
     monkeypatch.setenv(name, "1")

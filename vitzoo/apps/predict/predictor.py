@@ -403,7 +403,7 @@ class Predictor:
             versions=versions(self.device),
             changes=(*changes(self.model), *trained),
             parts=describe_parts(self.model, spec),
-            settings=settings_on(self.device),
+            settings=settings_on(self.device, self._network),
             native_size=self.native_size or 0,
         )
 
