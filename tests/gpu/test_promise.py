@@ -140,8 +140,7 @@ def small(name, device, size=(128, 192), patch=64):
 def test_a_predictor_has_the_numbers_of_the_cpu(name):
     inputs = [*torch.randn(3, 3, 128, 192, generator=torch.Generator().manual_seed(0))]
     expected, found = (
-        vitzoo.Predictor(small(name, device), outputs="norm", chunk=4)
-        for device in ("cpu", "cuda")
+        vitzoo.Predictor(small(name, device), outputs="norm", chunk=4) for device in ("cpu", "cuda")
     )
     hybrid = name.startswith("hybrid/")
     stated = found.fingerprint().settings.get("cudnn.conv.fp32_precision")

@@ -207,6 +207,30 @@ def test_a_later_change_of_the_model_is_computed(digits, monkeypatch):
     assert predictor([SCAN])[0].outputs["logits"].shape == (3,) != before.shape
 
 
+def test_what_a_forward_pass_keeps_is_kept_by_the_model(digits):
+    """A copy computes, and would keep it in vain: hooks and parts store results for later calls."""
+    convolution, counts = digits.patch_embed.proj, []
+
+    def keep(part, _, found):
+        part.seen = found
+        counts.append(getattr(part, "count", 0))
+        part.count = counts[-1] + 1
+
+    for part in (convolution, digits.patch_embed):
+        part.register_forward_hook(keep)
+    outputs = outputs_on(CUDA)(digits, "pooled")
+    outputs(IMAGES)
+    before = convolution.seen
+    digits.patch_embed.norm = nn.LayerNorm(1)  # an error after the hook of the convolution
+    with pytest.raises(RuntimeError):
+        outputs(IMAGES)
+    assert counts == [0, 0, 1]
+    assert (convolution.count, digits.patch_embed.count) == (2, 1)
+    assert convolution.seen.shape == before.shape
+    assert convolution.seen is not before
+    assert {type(part) for part in digits.patch_embed.children()} == {PatchConv, nn.LayerNorm}
+
+
 def held_by_compile(model):
     model._compiled_call_impl = torch.nn.Module.__call__  # as `model.compile()` sets a function
 

@@ -20,6 +20,7 @@ TF32 = (
     "convolutions are computed in TF32, with 10 bits, which is torch's default on CUDA "
     "(torch.backends.cudnn.allow_tf32)"
 )
+Copies = list[tuple[nn.Module, dict[str, Any], nn.Module]]
 
 
 class OutputsOnCuda(Outputs):
@@ -35,7 +36,13 @@ class OutputsOnCuda(Outputs):
             InvalidOption: as `check_kernels`.
         """
         check_kernels()
-        return Outputs.forward(with_products(self), images)  # made again: users change a model
+        copies: Copies = []
+        try:  # copied for each call, because users change the model, and its forward may
+            return Outputs.forward(with_products(self, copies), images)
+        finally:
+            for module, before, copy in copies:
+                after = vars(copy).items()
+                vars(module).update({k: v for k, v in after if v is not before.get(k, before)})
 
 
 def outputs_on(device: torch.device) -> type[Outputs]:
@@ -43,27 +50,33 @@ def outputs_on(device: torch.device) -> type[Outputs]:
     return OutputsOnCuda if device.type == "cuda" else Outputs
 
 
-def with_products(module: Any) -> Any:
+def with_products(module: Any, copies: Copies | None = None) -> Any:
     """Return a module that computes convolutions of patches without overlap as products.
 
     It shares everything with the given one, which stays as it is, but the modules around such a
     convolution. Without any, and where another object has a method of the module, as after
     `torch.compile`, it is the given one.
+
+    Args:
+        module: with any modules in it.
+        copies: gets each module that was copied, its attributes and its copy.
     """
-    kind, values = type(module), vars(module)
-    if kind in (nn.Conv2d, PatchConv):
-        return _sharing(PatchProduct, values) if _is_of_patches(module) else module
-    parts = {name: part for name, part in values["_modules"].items() if part is not None}
-    new = {name: with_products(part) for name, part in parts.items()}
-    if all(part is parts[name] for name, part in new.items()) or _is_held(values):
+    copies = [] if copies is None else copies
+    if type(module) in (nn.Conv2d, PatchConv):
+        return _copied(module, copies, PatchProduct) if _is_of_patches(module) else module
+    every = vars(module)["_modules"]
+    parts = {name: part for name, part in every.items() if part is not None}
+    new = {name: with_products(part, copies) for name, part in parts.items()}
+    if all(part is parts[name] for name, part in new.items()) or _is_held(vars(module)):
         return module
-    return _sharing(kind, {**values, "_modules": {**values["_modules"], **new}})
+    return _copied(module, copies, type(module), _modules={**every, **new})
 
 
-def _sharing(kind: type[nn.Module], values: dict[str, Any]) -> nn.Module:
-    other = object.__new__(kind)
-    vars(other).update(values)
-    return other
+def _copied(module: nn.Module, copies: Copies, kind: type[nn.Module], **changed: Any) -> nn.Module:
+    copy, before = object.__new__(kind), {**vars(module), **changed}
+    vars(copy).update(before)
+    copies.append((module, before, copy))
+    return copy
 
 
 def _is_held(values: Mapping[str, Any]) -> bool:
