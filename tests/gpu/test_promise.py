@@ -151,7 +151,7 @@ def test_a_predictor_has_the_numbers_of_the_cpu(name):
 
 
 def test_convolutions_are_tf32_by_default_and_products_are_not():
-    """As docs/predicting.md says."""
+    """As docs/embedding.md says."""
     if torch.cuda.get_device_capability() < (8, 0):
         pytest.skip("this GPU has no TF32")
     model = small("conv", "cuda")
