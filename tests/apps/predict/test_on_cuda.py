@@ -300,9 +300,14 @@ def test_versions_on_cuda_name_the_libraries_and_the_multiprocessors(monkeypatch
     monkeypatch.setattr(fingerprint, "_cublas", lambda: "13.4.1")
     expected = {"cuda": "NVIDIA H200", "multiprocessors": "132", "cudnn": "92600"}
     assert fingerprint.versions(CUDA) == {**here, **expected, "cublas": "13.4.1"}
-    monkeypatch.setattr(torch.backends.cudnn, "version", lambda: None)
     monkeypatch.setattr(fingerprint, "_cublas", str)
-    assert fingerprint.versions(CUDA).keys() == {*here, "cuda", "multiprocessors"}
+
+    def unusable():
+        raise RuntimeError("cuDNN version 92600 is not compatible with devices with SM < 7.5")
+
+    for version in (lambda: None, unusable):
+        monkeypatch.setattr(torch.backends.cudnn, "version", version)
+        assert fingerprint.versions(CUDA).keys() == {*here, "cuda", "multiprocessors"}
 
 
 @pytest.mark.skipif(not torch.version.cuda, reason="this torch computes on the CPU alone")

@@ -125,12 +125,20 @@ def versions(device: torch.device) -> dict[str, str]:
     if device.type == "cuda":
         count = torch.cuda.get_device_properties(device).multi_processor_count
         found |= {"cuda": torch.cuda.get_device_name(device), "multiprocessors": str(count)}
-        cudnn: Any = torch.backends.cudnn
-        libraries = {"cudnn": cudnn.version(), "cublas": _cublas()}
-        found |= {name: str(version) for name, version in libraries.items() if version}
+        libraries = {"cudnn": _cudnn(), "cublas": _cublas()}
+        found |= {name: version for name, version in libraries.items() if version}
     if device.type == "mps":
         found["mps"] = getattr(torch.backends.mps, "get_name", str)()  # torch 2.6 has none
     return found
+
+
+def _cudnn() -> str:
+    """Return the version of cuDNN, such as `92600`; empty if it cannot be used with this GPU."""
+    cudnn: Any = torch.backends.cudnn
+    try:
+        return str(cudnn.version() or "")
+    except RuntimeError:
+        return ""
 
 
 def _cublas() -> str:
