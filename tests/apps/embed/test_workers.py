@@ -104,12 +104,12 @@ def test_a_class_that_a_worker_cannot_import_is_an_error_with_its_cause(
         embed(module.Mine("vit_digits"), images, tmp_path / "out", workers=2)
 
 
-def test_a_worker_names_what_differs_in_its_fingerprint():
+def test_a_worker_names_all_that_differs_in_its_fingerprint():
     predictor = Predictor("vit_digits")
     found = predictor.fingerprint()
-    expected = replace(found, versions={**found.versions, "cublas": "1"}, weights="0" * 64)
+    expected = replace(found, versions={**found.versions, "cublas": "1"}, native_size=4)
     job = SimpleNamespace(predictor=predictor, fingerprint=expected)
-    with refuses(VitzooError, "another fingerprint: versions, weights differ", "workers=1"):
+    with refuses(VitzooError, "another fingerprint: native_size, versions differ", "workers=1"):
         workers._pipeline(pickle.dumps(job))
 
 
@@ -167,7 +167,7 @@ def test_a_worker_with_another_model_is_refused(images, tmp_path, monkeypatch):
     """As one whose plugin was updated in the meantime: here, this process names other weights."""
     fingerprint = Predictor.fingerprint
     monkeypatch.setattr(Predictor, "fingerprint", lambda p: replace(fingerprint(p), weights="0"))
-    with refuses(VitzooError, "worker process", "another model", "expected", "run", "again"):
+    with refuses(VitzooError, "worker process", "fingerprint: weights differ", "run", "again"):
         embed("vit_digits", images, tmp_path / "out", workers=2)
 
 
