@@ -150,10 +150,8 @@ def test_a_predictor_has_the_numbers_of_the_cpu(name):
         assert difference <= (RESNET if hybrid else FLOAT32) * np.abs(other["norm"]).max()
 
 
-def test_convolutions_are_tf32_by_default_and_products_are_not():
-    """As docs/embedding.md says."""
-    if torch.cuda.get_device_capability() < (8, 0):
-        pytest.skip("this GPU has no TF32")
+def test_products_are_exact_where_convolutions_may_be_tf32():
+    """As docs/embedding.md says. cuDNN may compute a convolution without TF32."""
     model = small("conv", "cuda")
     images = torch.randn(8, 3, 128, 192, device="cuda")
     with torch.inference_mode():
@@ -163,7 +161,7 @@ def test_convolutions_are_tf32_by_default_and_products_are_not():
         product = with_products(model).patch_embed(images)
     largest = exact.abs().max()
     assert (product - exact).abs().max() <= 1e-5 * largest
-    assert 1e-5 * largest < (found - exact).abs().max() <= TF32 * largest
+    assert (found - exact).abs().max() <= TF32 * largest
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

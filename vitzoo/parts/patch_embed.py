@@ -46,9 +46,9 @@ class PatchProduct(nn.Conv2d):
         (b, c, h, w), (p, q) = images.shape, self.kernel_size
         rows, columns = h // p, w // q
         x = images[:, :, : rows * p, : columns * q].reshape(b, c, rows, p, columns, q)
-        x = x.permute(0, 2, 4, 1, 3, 5).flatten(3)  # (b, rows, columns, c * p * q)
-        x = F.linear(x, self.weight.flatten(1), self.bias)  # (b, rows, columns, d)
-        return x.permute(0, 3, 1, 2)
+        x = x.permute(0, 2, 4, 1, 3, 5).reshape(b * rows * columns, c * p * q)
+        x = F.linear(x, self.weight.flatten(1), self.bias)  # of two dimensions, so one kernel
+        return x.view(b, rows, columns, self.out_channels).permute(0, 3, 1, 2)
 
 
 class ConvPatchEmbed(nn.Module):
