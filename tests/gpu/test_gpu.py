@@ -36,6 +36,12 @@ def gpu():
     assert torch.cuda.is_available(), "these tests need a GPU of NVIDIA: run them on such a machine"
 
 
+@pytest.fixture
+def exact_convolutions(monkeypatch):
+    """No TF32 in convolutions, which torch has by default; a Predictor needs no such setting."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
 def network(**parts):
     """A network of the width of ViT-S with large weights, in evaluation mode."""
     spec = {"image_size": 64, "patch_size": 8, "num_classes": 11, "embed_dim": 384, "depth": 3}
@@ -52,6 +58,7 @@ def with_preprocessing(model):
     return model
 
 
+@pytest.mark.usefixtures("exact_convolutions")
 @pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
 def test_outputs_are_those_of_the_cpu(parts):
     model = network(**parts)
@@ -255,6 +262,7 @@ def test_lora_trains_on_the_gpu():
     assert (adapted(images) - before).abs().max() > 0.1 * before.abs().max()
 
 
+@pytest.mark.usefixtures("exact_convolutions")
 def test_a_compiled_network_of_another_image_size_has_equal_results():
     model = network()
     model.set_input_size((96, 64))

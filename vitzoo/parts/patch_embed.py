@@ -31,6 +31,26 @@ class PatchConv(nn.Conv2d):
         return x.bfloat16()
 
 
+class PatchProduct(nn.Conv2d):
+    """A convolution of patches without overlap, computed as a product of two matrices.
+
+    Its padding has zeros. On CUDA, torch computes convolutions of float32 in TF32 by default, and
+    products exactly.
+    """
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Map (b, c, h, w) images to (b, d, h / patch, w / patch)."""
+        if not isinstance(self.padding, str) and any(self.padding):
+            above, left = self.padding
+            images = F.pad(images, (left, left, above, above))
+        (b, c, h, w), (p, q) = images.shape, self.kernel_size
+        rows, columns = h // p, w // q
+        x = images[:, :, : rows * p, : columns * q].reshape(b, c, rows, p, columns, q)
+        x = x.permute(0, 2, 4, 1, 3, 5).reshape(b * rows * columns, c * p * q)
+        x = F.linear(x, self.weight.flatten(1), self.bias)  # of two dimensions, so one kernel
+        return x.view(b, rows, columns, self.out_channels).permute(0, 3, 1, 2)
+
+
 class ConvPatchEmbed(nn.Module):
     """Projects patches with a convolution whose kernel size and stride are the patch size.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import signal
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from PIL import Image
 import vitzoo
 from helpers import SPEC, fill, refuses, says
 from vitzoo import Predictor, embed
-from vitzoo.apps.embed import processes
+from vitzoo.apps.embed import processes, workers
 from vitzoo.errors import CheckpointError, IntegrityError, InvalidOption, VitzooError
 
 IN_SCRIPT = """
@@ -102,6 +103,15 @@ def test_a_class_that_a_worker_cannot_import_is_an_error_with_its_cause(
         embed(module.Mine("vit_digits"), images, tmp_path / "out", workers=2)
 
 
+def test_a_worker_names_all_that_differs_in_its_fingerprint():
+    predictor = Predictor("vit_digits")
+    found = predictor.fingerprint()
+    expected = replace(found, versions={**found.versions, "cublas": "1"}, native_size=4)
+    job = SimpleNamespace(predictor=predictor, fingerprint=expected)
+    with refuses(VitzooError, "another fingerprint: native_size, versions differ", "workers=1"):
+        workers._pipeline(pickle.dumps(job))
+
+
 @pytest.mark.usefixtures("nothing_stays")
 def test_a_model_that_cannot_be_pickled_is_an_error_before_any_process(
     images, tmp_path, monkeypatch
@@ -156,7 +166,7 @@ def test_a_worker_with_another_model_is_refused(images, tmp_path, monkeypatch):
     """As one whose plugin was updated in the meantime: here, this process names other weights."""
     fingerprint = Predictor.fingerprint
     monkeypatch.setattr(Predictor, "fingerprint", lambda p: replace(fingerprint(p), weights="0"))
-    with refuses(VitzooError, "worker process", "another model", "expected", "run", "again"):
+    with refuses(VitzooError, "worker process", "fingerprint: weights differ", "run", "again"):
         embed("vit_digits", images, tmp_path / "out", workers=2)
 
 

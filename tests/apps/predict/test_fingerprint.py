@@ -17,7 +17,7 @@ from torch.nn.utils import parametrize
 import vitzoo
 from helpers import refuses
 from tables import cases
-from vitzoo.apps.predict.arithmetic import ON_CUDA, changed_settings, matmul_precision
+from vitzoo.apps.predict.arithmetic import changed_settings, matmul_precision
 from vitzoo.apps.predict.fingerprint import device_in, hash_tensors, versions
 from vitzoo.errors import InvalidOption
 
@@ -273,17 +273,14 @@ def test_attention_without_its_fused_kernel_is_in_the_fingerprint():
 
 def test_settings_of_cuda_are_not_in_a_fingerprint_of_the_cpu():
     predictor = vitzoo.Predictor("vit_digits")
-    expected = predictor.fingerprint()
+    expected, before = predictor.fingerprint(), changed_settings(CUDA)
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    with set_to(matmul, "allow_tf32", True), set_to(cudnn, "benchmark", True):  # noqa: SIM117
-        with set_to(cudnn, "allow_tf32", False):
-            assert predictor.fingerprint() == expected
-            found = changed_settings(CUDA)
-            assert matmul_precision(CUDA) == "high"
-    assert found.pop("cudnn.benchmark") is True
-    assert found.keys() <= ON_CUDA.keys()
-    assert "none" in found.values()  # of convolutions, which have TF32 by default
-    assert changed_settings(CUDA) == {}
+    with set_to(matmul, "allow_tf32", True), set_to(cudnn, "allow_tf32", False):
+        assert predictor.fingerprint() == expected
+        found = changed_settings(CUDA)
+        assert matmul_precision(CUDA) == "high"
+    assert found == {**before, "cudnn.conv.fp32_precision": "none"}
+    assert changed_settings(CUDA) == before
 
 
 def test_precisions_of_the_newer_interface_are_read():

@@ -160,11 +160,14 @@ def main() -> None:
 def _pipeline(data: bytes) -> Pipeline | StreamPipeline:
     job: Job = pickle.loads(data)  # noqa: S301  # of the first process
     expected = job.fingerprint
-    apply_settings(expected.versions["float32_matmul_precision"], expected.settings)
-    found = job.predictor.fingerprint().sha256
-    if found != expected.sha256:
+    precision, device = expected.versions["float32_matmul_precision"], job.predictor.device
+    apply_settings(precision, expected.settings, device)
+    found = job.predictor.fingerprint()
+    if found.sha256 != expected.sha256:
+        here, there = found.to_data(), expected.to_data()
+        keys = sorted(k for k in {*here, *there} if here.get(k) != there.get(k))
         raise VitzooError(
-            f"a worker process has another model: its fingerprint is {found}, expected "
-            f"{expected.sha256}; run the command again when the file of the weights is complete"
+            f"a worker process has another fingerprint: {', '.join(keys)} differ; run the command "
+            "again when the file of the weights is complete, or pass workers=1 (--workers 1)"
         )
     return pipeline_of(job)

@@ -5,8 +5,10 @@ A fingerprint describes a network by its spec. `changes` finds what the spec doe
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -49,7 +51,9 @@ class Fingerprint:
         versions: of vitzoo, of the libraries that compute, and the kind of processor.
         changes: what distinguishes the model from the network of its spec.
         parts: classes and plain attributes of the parts that were given as objects.
-        settings: settings of torch that differ from its defaults, by their names.
+        settings: settings of torch that differ from its defaults, by their names. On CUDA also the
+            order of the kernels of attention, the workspaces of cuBLAS, the precision of
+            convolutions if there are any, and variables of the environment.
         native_size: largest number of patches of an image with native sizes, otherwise 0.
     """
 
@@ -119,10 +123,40 @@ def versions(device: torch.device) -> dict[str, str]:
         "float32_matmul_precision": matmul_precision(device),
     }
     if device.type == "cuda":
-        found["cuda"] = torch.cuda.get_device_name(device)
+        count = torch.cuda.get_device_properties(device).multi_processor_count
+        found |= {"cuda": torch.cuda.get_device_name(device), "multiprocessors": str(count)}
+        libraries = {"cudnn": _cudnn(), "cublas": _cublas()}
+        found |= {name: version for name, version in libraries.items() if version}
     if device.type == "mps":
         found["mps"] = getattr(torch.backends.mps, "get_name", str)()  # torch 2.6 has none
     return found
+
+
+def _cudnn() -> str:
+    """Return the version of cuDNN, such as `92600`; empty if it cannot be used with this GPU."""
+    cudnn: Any = torch.backends.cudnn
+    try:
+        return str(cudnn.version() or "")
+    except RuntimeError:
+        return ""
+
+
+def _cublas() -> str:
+    """Return the version of the cuBLAS that torch calls, such as `13.4.1`; empty if unknown."""
+    folder = os.path.join(os.path.dirname(torch.__file__), "lib")  # noqa: PTH118, PTH120
+    major = (torch.version.cuda or "").partition(".")[0]
+    # The names that torch's library sees; on Windows, where no library hands on others, its name.
+    for name in (os.path.join(folder, "libtorch_cuda.so"), f"cublas64_{major}.dll"):  # noqa: PTH118
+        number, found = ctypes.c_int(), list[str]()
+        try:
+            read = ctypes.CDLL(name).cublasGetProperty
+        except (OSError, AttributeError):
+            continue
+        for part in range(3):
+            read(part, ctypes.byref(number))
+            found.append(str(number.value))
+        return ".".join(found)
+    return ""
 
 
 def device_in(found: object) -> str:

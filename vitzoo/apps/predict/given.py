@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from vitzoo.apps.predict.classes import sample_of
+from vitzoo.apps.predict.on_cuda import state_precision
 from vitzoo.factory import check_alone, create
 from vitzoo.files.names import on_hub
 from vitzoo.log import log
@@ -41,6 +42,8 @@ def opened(
 ) -> Any:
     """Return a new network of `create` on the device of the computation, or a model object.
 
+    The load report of a new network says if a Predictor computes convolutions in TF32.
+
     Args:
         model: the network, see docs/create.md#which-network. A model object stays where it is, and
             is copied to another device.
@@ -56,6 +59,7 @@ def opened(
     place = of_rank(choose_device(device))
     with running_on(place):
         network = create(model, pretrained=pretrained, weights=weights, device=place, **options)
+    state_precision(network, place)
     log.info("computing on %s", label(place))
     return network
 

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitzoo.apps.predict.arithmetic import changed_settings
 from vitzoo.apps.predict.batches import batches
 from vitzoo.apps.predict.chunk import CHUNK, is_aligned, largest_chunk
 from vitzoo.apps.predict.classes import (
@@ -51,8 +50,9 @@ from vitzoo.apps.predict.grids import (
     input_shapes,
     of_any_size,
 )
+from vitzoo.apps.predict.on_cuda import outputs_on, settings_on
 from vitzoo.apps.predict.one_thread import one_thread
-from vitzoo.apps.predict.outputs import LABELS, LOGITS, POOLED, Outputs, Row
+from vitzoo.apps.predict.outputs import LABELS, LOGITS, POOLED, Row
 from vitzoo.apps.predict.prediction import Predictions, classified
 from vitzoo.apps.predict.stream import Stream, one_by_one, staging
 from vitzoo.display import ResultList
@@ -168,7 +168,8 @@ class Predictor:
         self.transform = transform(self.model, native_size=native_size)
         self._least, self.largest_input = input_shapes(self.transform)
         self.native_size: int | None = getattr(self.transform, "max_patches", None)
-        computed = Outputs(network, outputs)
+        sample = sample_of(self.model)
+        computed = outputs_on(sample.device)(network, outputs)
         self.outputs: tuple[str, ...] = computed.names
         if top is not None and LABELS not in self.outputs:
             raise InvalidOption(
@@ -182,7 +183,7 @@ class Predictor:
             count = TOP if top is None else top
             labels = Labels(class_names(self.model), count, answers_of(self.model))
         self.output_activation = labels.activation
-        self.computation = Computation(computed, sample_of(self.model), labels, self.transform)
+        self.computation = Computation(computed, sample, labels, self.transform)
 
     def __repr__(self) -> str:
         name = self._request[0] if self._request else type(self.model).__name__
@@ -398,7 +399,7 @@ class Predictor:
             versions=versions(self.device),
             changes=(*changes(self.model), *trained),
             parts=describe_parts(self.model, spec),
-            settings=changed_settings(self.device),
+            settings=settings_on(self.device, self.computation.network),
             native_size=self.native_size or 0,
         )
 
