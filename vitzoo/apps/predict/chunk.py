@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitzoo.errors import InvalidOption
-from vitzoo.network.device import OUT_OF_MEMORY
+from vitzoo.network.device import is_full
 from vitzoo.network.model import VisionTransformer
 from vitzoo.parts.patch_embed import UnfoldPatchEmbed
 
@@ -121,7 +121,7 @@ def explained(size: int, device: torch.device) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if device.type == "cpu" or OUT_OF_MEMORY not in str(error):
+        if device.type == "cpu" or not is_full(error):
             raise
         raise InvalidOption(
             f"a chunk of {size} images does not fit in the free memory of {device}; end other "
