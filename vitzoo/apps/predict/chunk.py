@@ -96,8 +96,18 @@ def largest_chunk(compute: Compute, image: Tensor, model: nn.Module) -> int:
         return 1
     memory = total_memory(device)
     each = peak_memory(lambda: run(CHUNK), device) / CHUNK if memory else 0
-    sizes = (size for size in SIZES if memory and weights + size * each <= SHARE * memory)
-    return next((size for size in (*sizes, CHUNK) if are_alike(run(size), 1)), 1)
+    sizes = fitting(weights, each, memory)
+    return next((size for size in sizes if are_alike(run(size), 1)), 1)
+
+
+def fitting(weights: float, each: float, memory: int) -> list[int]:
+    """Return numbers of images whose forward pass fits in a share of a GPU, the largest first.
+
+    Args:
+        weights, each: bytes of the network, and of each image in a forward pass.
+        memory: of the GPU, in bytes; 0 for other devices.
+    """
+    return [size for size in SIZES if memory and weights + size * each <= SHARE * memory] + [CHUNK]
 
 
 def total_memory(device: torch.device) -> int:
