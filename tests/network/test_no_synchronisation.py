@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import vitzoo
-from helpers import SMALL
+from helpers import SMALL, randn
 from kinds import cost, kind
 from other_sizes import POSITIONS
 from part_sets import FAMILIES, NETWORKS
@@ -106,6 +106,25 @@ def test_a_network_never_waits():
 @cases("parts", PARTS)
 def test_no_part_waits(parts):
     run_parts(**PARTS[parts])
+
+
+OTHERS = {
+    "merged tokens": lambda: vitzoo.create(SMALL, block={"merge": 2}),
+    "zero shot": lambda: vitzoo.create(
+        SMALL | {"num_classes": 0}, class_embeddings=randn(5, 48), logit_scale=3.0, logit_bias=0.5
+    ),
+    "backbone": lambda: vitzoo.backbone(vitzoo.create(SMALL), pyramid=True),
+}
+
+
+@cases("network", OTHERS)
+def test_no_other_network_waits(network):
+    model = OTHERS[network]().eval()
+    with FakeTensorMode():
+        on_cuda(model)
+        x = torch.zeros(2, 3, 32, 32, device=CUDA)
+        with watched():
+            model(x)
 
 
 def cheapest_of_each_kind():
