@@ -9,6 +9,7 @@ from vitzoo.errors import InvalidOption
 from vitzoo.network.device import (
     choose_device,
     devices,
+    for_others,
     label,
     of_rank,
     running_on,
@@ -19,6 +20,8 @@ GPU = torch.device("cuda:0")
 NO_KERNEL = "CUDA error: no kernel image is available for execution on the device\nCUDA kernel"
 NO_OPERATOR = "The operator 'aten::linalg_qr' is not currently implemented for the MPS device."
 FULL = "CUDA out of memory. Tried to allocate 2.00 GiB"
+NO_WORKSPACE = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+NO_PLAN = "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"
 
 
 # Which one
@@ -112,6 +115,22 @@ def test_another_process_takes_the_same_kind():
     assert found == {"cpu": "cpu", "cuda": "cuda", "cuda:1": "cuda:1", "cuda:7": "cuda"}
 
 
+@pytest.mark.parametrize(
+    ("asked", "used", "rank", "expected"),
+    [
+        ("cuda", "cuda:0", None, "cuda"),
+        ("cuda", "cuda:1", None, "cuda:1"),  # after torch.cuda.set_device(1)
+        ("cuda", "cuda:1", "1", "cuda"),
+        ("cuda:1", "cuda:1", "0", "cuda:1"),
+        ("cpu", "cpu", None, "cpu"),
+    ],
+)
+def test_another_process_gets_the_gpu_of_this_one(asked, used, rank, expected, monkeypatch):
+    if rank is not None:
+        monkeypatch.setenv("LOCAL_RANK", rank)
+    assert str(for_others(torch.device(asked), torch.device(used))) == expected
+
+
 def test_another_process_without_this_kind_is_refused():
     with refuses(InvalidOption, "cuda:1", "this process has cpu", "num_gpus=1", "device='cpu'"):
         same_kind("cuda:1")
@@ -127,6 +146,12 @@ def test_another_process_without_this_kind_is_refused():
         ("cuda:0", RuntimeError(NO_KERNEL), ["cuda:0 (NVIDIA H200)", "on the device;"]),
         ("mps", NotImplementedError(NO_OPERATOR), ["mps", "aten::linalg_qr"]),
         ("cuda:0", torch.OutOfMemoryError(FULL), ["2.00 GiB", "fewer images", "other programs"]),
+        (
+            "cuda:0",
+            RuntimeError(NO_WORKSPACE),
+            ["CUBLAS_STATUS_ALLOC_FAILED", "fewer images", "other programs"],
+        ),
+        ("cuda:0", RuntimeError(NO_PLAN), [NO_PLAN, "fewer images", "other programs"]),
     ],
 )
 def test_the_error_of_a_gpu_names_the_cpu_as_the_fix(device, error, parts):

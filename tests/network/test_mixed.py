@@ -10,40 +10,11 @@ from torch import nn
 
 import vitzoo
 from helpers import SMALL, randn, refuses
+from part_sets import FAMILIES
 from tables import cases
 from vitzoo.errors import InvalidInput, InvalidOption
 
 GRIDS = [(4, 4), (2, 6), (4, 4), (6, 2), (1, 3), (3, 1), (5, 5), (2, 6)]  # patches of 8x8 px
-FAMILIES = {
-    "class token": {},
-    "registers": {"num_registers": 2, "pool": "class_mean", "head": "dinov2/class_and_mean"},
-    "every layer": {"pos_embed": {"name": "learned", "where": "layers", "prefix": False}},
-    "learned_2d": {"pos_embed": {"name": "learned_2d", "where": "layers_shared"}},
-    "SigLIP": {
-        "pos_embed": {"name": "learned", "resample": "bilinear_antialias"},
-        "pool": "attention",
-        "class_token": False,
-    },
-    "sincos": {"pos_embed": "sincos_2d", "pool": "mean"},
-    "sincos_1d": {"pos_embed": {"name": "sincos_1d", "where": "layers"}, "pool": "mean"},
-    "rope": {"pos_embed": {"name": "rope", "absolute": True}, "block": {"qk_norm": True}},
-    "rope_mixed": {"pos_embed": "rope_mixed", "block": {"mlp": "swiglu", "norm": "rms"}},
-    "relative": {"pos_embed": "relative", "block": {"parallel": True}},
-    "BEiT": {"pos_embed": "mim/relative", "pool": {"name": "mean", "norm_first": False}},
-    "AIMv2": {"pos_embed": "sincos_2d", "pool": "aimv2/query", "class_token": False},
-    "MLCD": {"pos_embed": "clip/rope_prefix", "pre_norm": True},
-    "DeiT": {"num_registers": 1, "pool": "prefix", "head": "deit/distilled"},
-    "GeM": {"pool": "dino/class_gem", "head": "dinov2/class_and_mean"},
-    "post_norm": {"block": {"post_norm": True, "layer_scale": 0.5}, "patch_embed": "unfold"},
-    "hybrid": {"patch_embed": {"name": "hybrid/resnet50", "layers": [1]}},
-    "windows": {"block": {"window": 3, "global_blocks": [1]}, "num_registers": 1},
-    "ViTDet": {
-        "pos_embed": {"name": "decomposed", "absolute": True},
-        "block": {"window": 2, "global_blocks": [1]},
-        "pool": "mean",
-    },
-    "no classes": {"num_classes": 0, "pos_embed": "none"},
-}
 
 
 def make(weights="scaled", **changes):

@@ -13,51 +13,11 @@ from torch import nn
 import vitzoo
 from helpers import SMALL, randn, refuses
 from internals import make_dynamic
+from other_sizes import POSITIONS, TABLES, after, batch, make
 from tables import cases
 from vitzoo.parts.resample import RESAMPLING, _offset_weights, resample_grid
 
-TABLES = {
-    "learned": "learned",
-    "zoom": {"name": "learned", "resample": "zoom", "prefix": False},
-    "every layer": {"name": "learned", "where": "layers"},
-    "learned_2d": "learned_2d",
-    "relative": "relative",
-    "rope and a table": {"name": "rope", "absolute": True},
-    "mim": "mim/relative",
-}
-POSITIONS = TABLES | {
-    "sincos": "sincos_2d",
-    "sincos_1d": {"name": "sincos_1d", "where": "layers"},
-    "rope": "rope",
-    "rope by index": {"name": "rope", "coordinates": "index", "reference_grid": 4},
-    "decomposed": {"name": "decomposed", "absolute": True},
-    "decomposed, a large table": {"name": "decomposed", "absolute": True, "absolute_grid": 5},
-    "of a reference grid": {"name": "learned", "reference_grid": 3},
-    "rope_mixed": {"name": "rope_mixed", "absolute": True},
-    "none": "none",
-}
 SIZES = st.tuples(st.integers(1, 7), st.integers(1, 7)).map(lambda s: (8 * s[0], 8 * s[1]))
-
-
-@torch.no_grad()
-def make(positions, **arguments):
-    """Return a network in which every number matters."""
-    torch.manual_seed(0)
-    model = vitzoo.create(SMALL, pos_embed=positions, **arguments).eval()
-    for parameter in model.parameters():
-        parameter.add_(torch.randn(parameter.shape).to(parameter), alpha=0.2)
-    return model
-
-
-def batch(size, seed=0):
-    return randn(2, 3, *size, seed=seed)
-
-
-def after(model, size):
-    """Return a copy of a model after `set_input_size`."""
-    model = copy.deepcopy(model)
-    model.set_input_size(size)
-    return model
 
 
 @pytest.mark.slow

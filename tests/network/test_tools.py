@@ -15,6 +15,7 @@ from torch.nn.modules.module import (
 import vitzoo
 from helpers import SMALL, close, fill, randn, refuses, says
 from packages import install
+from part_sets import NETWORKS
 from tables import cases
 from vitzoo.errors import InvalidOption
 
@@ -54,33 +55,6 @@ def by_hand(model, images):
 
 
 # torch.fx
-
-
-NETWORKS = {
-    "class token": {},
-    "registers": {"num_registers": 3},
-    "table in every block": {"pos_embed": {"name": "learned", "where": "layers"}},
-    "rows and columns": {"pos_embed": "learned_2d"},
-    "sines": {"pos_embed": "sincos_2d"},
-    "rotary": {"pos_embed": "rope"},
-    "mixed rotary": {"pos_embed": "rope_mixed"},
-    "relative": {"pos_embed": "relative"},
-    "decomposed": {"pos_embed": "decomposed", "block": {"window": 3, "global_blocks": [1]}},
-    "a bias": {"pos_embed": "mim/relative"},
-    "parallel": {"block": {"parallel": True, "layer_scale": 0.5}},
-    "norms after": {"block": {"post_norm": True, "qk_norm": True}},
-    "prefix": {"num_registers": 2, "pool": {"name": "prefix", "tokens": 2}, "num_classes": 0},
-    "mean": {"pool": {"name": "mean", "norm_first": False}, "class_token": False},
-    "attention pool": {"pool": "attention"},
-    "unfold, tanh": {"patch_embed": "unfold", "head": "tanh"},
-    "resnet": {"patch_embed": {"name": "hybrid/resnet26"}, "image_size": 64, "patch_size": 32},
-    "two heads": {
-        "num_registers": 1,
-        "pool": {"name": "prefix", "tokens": 2},
-        "head": "deit/distilled",
-    },
-    "two vectors": {"pool": "class_mean", "head": "dinov2/class_and_mean"},
-}
 
 
 @pytest.mark.slow

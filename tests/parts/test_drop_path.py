@@ -211,3 +211,13 @@ def test_impossible_rate_of_a_network(rate):
 def test_a_policy_without_its_rate():
     text = message(vitzoo.InvalidOption, vitzoo.create, SMALL, drop_path="constant")
     says(text, "drop_path 'constant'", "'rate'", "{'name': ..., 'rate': ...}")
+
+
+def test_the_size_of_a_subset_is_drawn_on_the_cpu():
+    """Whatever torch's default device is: a GPU would have to be waited for."""
+    found, x = [], randn(8, 5, 3)
+    for device in ("cpu", "meta"):
+        torch.manual_seed(0)
+        with torch.device(device):
+            found.append(SubsetDropPath(rate=0.5)(x, torch.sin))
+    assert torch.equal(*found)

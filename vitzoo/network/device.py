@@ -13,7 +13,11 @@ from vitzoo.errors import InvalidOption, short_repr
 from vitzoo.schema.reader import describe
 from vitzoo.settings import device as device_of_user
 
-OUT_OF_MEMORY = "out of memory"
+FULL = (  # parts of the errors of torch, and of NVIDIA's libraries, for a device without memory
+    "out of memory",
+    "STATUS_ALLOC_FAILED",
+    "ALLOCATION_FAILED",
+)
 UNABLE = (  # parts of the errors of torch for a network that a device cannot run
     "no kernel image",
     "kernel image is invalid",
@@ -115,6 +119,16 @@ def same_kind(name: str) -> torch.device:
     return torch.device(device.type)
 
 
+def for_others(asked: torch.device, used: torch.device) -> torch.device:
+    """Return the device that a pickle names, for another process.
+
+    It is the one that was asked for. `cuda` gets the number of the device in use if that is not the
+    first: another process does not know `torch.cuda.set_device` of this one. With LOCAL_RANK it
+    gets none, so that each process of torchrun takes its GPU.
+    """
+    return used if used.index and number_of("LOCAL_RANK") is None else asked
+
+
 def label(device: torch.device) -> str:
     """Return the name of a device for people, such as `cuda:0 (NVIDIA H200)`."""
     cuda = device.type == "cuda"
@@ -148,6 +162,11 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0].rstrip(".")
 
 
+def is_full(error: Exception) -> bool:
+    """Tell whether an error says that a device has too little free memory."""
+    return any(part in str(error) for part in FULL)
+
+
 @contextmanager
 def running_on(device: torch.device) -> Iterator[None]:
     """Turn the error of a GPU that cannot run a network into one with a fix.
@@ -158,8 +177,7 @@ def running_on(device: torch.device) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, TypeError) as error:
-        text = str(error)
-        full = OUT_OF_MEMORY in text
+        text, full = str(error), is_full(error)
         if device.type == "cpu" or not (full or any(part in text for part in UNABLE)):
             raise
         less = "end other programs on it, compute fewer images at a time, or " if full else ""

@@ -62,17 +62,14 @@ class MixedSizes(Sizes):
             InvalidOption: the positions cannot be interpolated, or blocks merge tokens.
         """
         groups, tokens = self._packed(images)
-        pooled = torch.cat(self._each(groups, tokens, self._pooled))  # (b, d)
-        order = torch.tensor([i for group in groups for i in group.indices], device=pooled.device)
-        logits: Tensor = self._logits(pooled[order.argsort()])
+        pooled = [image for part in self._each(groups, tokens, self._pooled) for image in part]
+        logits: Tensor = self._logits(torch.stack(_in_order(groups, pooled)))  # of (b, d)
         return logits
 
     def forward_features_packed(self, images: Iterable[Tensor] | Mapping[str, Any]) -> list[Tensor]:
         """Return the (p + n, d) tokens after the final norm of each image, see `forward_packed`."""
         groups, found = self._packed(images)
-        tokens = [image for part in found for image in part]
-        indices = [i for group in groups for i in group.indices]
-        return [tokens[i] for i in sorted(range(len(indices)), key=indices.__getitem__)]
+        return _in_order(groups, [image for part in found for image in part])
 
     def _packed(
         self, images: Iterable[Tensor] | Mapping[str, Any]
@@ -140,6 +137,15 @@ def _takes_packed(block: Any) -> bool:
     if not own or block.window or not isinstance(drop_path, MaskDropPath):
         return False
     return type(block.attn).forward is Attention.forward
+
+
+def _in_order(groups: Sequence[Group], found: Sequence[Tensor]) -> list[Tensor]:
+    """Return what belongs to the images, group by group, in the order of the batch.
+
+    The order is not copied to the device, which would wait for the computation.
+    """
+    indices = [i for group in groups for i in group.indices]
+    return [found[i] for i in sorted(range(len(indices)), key=indices.__getitem__)]
 
 
 def _listed(images: Any) -> list[Tensor]:

@@ -55,8 +55,10 @@ class VisionTransformer(Introspection, MixedSizes, Classifier, TimmNames):
         labels: class names in the order of the logits.
         preprocessing: how `vitzoo.transform` prepares images, None if unknown.
         dynamic: whether each batch may have any image size that is a whole number of patches. The
-            results equal those after `set_input_size`, bit for bit; learned positions are
-            interpolated in every call.
+            results equal those after `set_input_size`, bit for bit. Interpolated positions of the
+            last 16 sizes are kept until the positions change, `train` or `eval` is called, or the
+            network moves. They are not kept where gradients reach the positions. On a GPU, a write
+            to `pos_embed.data` is no change: write to `pos_embed` in `torch.no_grad()`.
         loaded_positions: the position table that was loaded, and its grid, if `pos_embed` was
             interpolated from it.
         checked_parts: names of parts whose output shapes every forward checks, by field of the

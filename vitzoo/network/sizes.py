@@ -6,13 +6,14 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from copy import copy
 from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from vitzoo.errors import InvalidInput, InvalidOption, VitzooError
-from vitzoo.network.calls import Network, Place, Size, placed
+from vitzoo.network.calls import Network, Place, Size, placed, recorded
+from vitzoo.network.kept import Kept, inputs_of, seen, unchanged
 from vitzoo.parts.patch_embed import ConvPatchEmbed
 from vitzoo.parts.protocols import GRID, TABLE, call
 from vitzoo.parts.resample import same_grid
@@ -69,6 +70,21 @@ def sharing(module: nn.Module) -> Any:
 
 class Sizes(Network):
     """Changes of the image size. Learned positions are interpolated."""
+
+    _kept = Kept()  # for images of other sizes
+
+    def train(self, mode: bool = True) -> Self:
+        """Set training or evaluation mode, and make the positions of other sizes anew."""
+        self._kept = Kept()
+        return super().train(mode)
+
+    def _apply(self, *args: Any, **kwargs: Any) -> Self:
+        self._kept = Kept()  # on the device that the network leaves
+        return super()._apply(*args, **kwargs)  # type: ignore[no-untyped-call]  # of torch
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what pickles and copies have: all but positions of other sizes."""
+        return {name: value for name, value in vars(self).items() if name != "_kept"}
 
     @torch.no_grad()
     def set_input_size(
@@ -182,6 +198,25 @@ class Sizes(Network):
             grid = self._run("patch_embed", self.patch_embed.grid, GRID, size)
         except InvalidOption as error:
             raise InvalidInput(str(error)) from error
+        inputs = None if recorded(images) else inputs_of(self, images.device.type)
+        if inputs is None:
+            return self._made(size, grid)
+        kept = self._kept
+        if not unchanged(kept.inputs, inputs):
+            before = seen(inputs)
+            if before is None:
+                return self._made(size, grid)
+            kept = Kept(before)
+        place = kept.find(size, grid)
+        if place is None:
+            with torch.inference_mode(False), torch.no_grad():  # for calls in every other mode
+                place = self._made(size, grid)
+        if not (kept.places and kept.places[0][1] is place):
+            self._kept = kept.first(place)  # one assignment: other threads may call this, too
+        return place
+
+    def _made(self, size: Size, grid: Size) -> Place:
+        """Return a new place for images of a size."""
         table, part = self._resampled(grid), cast(Any, self.positions)
         positions = part if torch.compiler.is_compiling() else sharing(part)
         self._run("pos_embed", positions.to_grid, None, grid)

@@ -90,7 +90,8 @@ class SubsetDropPath(MaskDropPath):
         if not self.training or self.rate == 0.0:
             return first + branch(x)
         share = x.shape[0] * (1 - self.rate)
-        count = int(share + torch.rand(()).item())  # rounds up with the probability of its fraction
+        draw = torch.rand((), device="cpu").item()  # a size must be known without the device
+        count = int(share + draw)  # rounds up with the probability of its fraction
         if count == 0:
             return first
         kept = torch.randperm(x.shape[0], device=x.device)[:count]

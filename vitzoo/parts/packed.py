@@ -51,9 +51,10 @@ class Packed(NamedTuple):
         added, rate = branch(x), float(getattr(drop_path, "rate", 0.0))
         if not drop_path.training or rate == 0.0:
             return x + added
-        lengths = [length for count, length in self.shapes for _ in range(count)]
-        kept = x.new_empty(len(lengths)).bernoulli_(1 - rate)
-        kept = kept.repeat_interleave(torch.tensor(lengths, device=x.device))
+        counts = [count for count, _ in self.shapes]
+        draws = torch.split(x.new_empty(sum(counts)).bernoulli_(1 - rate), counts)
+        shares = zip(draws, self.shapes, strict=True)  # no tensor of lengths: a GPU would wait
+        kept = torch.cat([draw[:, None].expand(shape).flatten() for draw, shape in shares])
         return x + added * (kept[None, :, None] / (1 - rate))
 
 

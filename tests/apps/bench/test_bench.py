@@ -183,6 +183,58 @@ def test_a_name_is_measured_on_a_gpu_and_a_model_where_it_is(fakes, run, monkeyp
     assert vitzoo.bench(ways=["bf16"], batches=[1]).device == "cuda:1"
 
 
+@pytest.mark.usefixtures("two_gpus")
+def test_processes_get_the_gpu_of_this_one(fakes, monkeypatch):
+    """After `torch.cuda.set_device(1)`, `cuda` is the second one here, and the first one there."""
+    monkeypatch.setattr(benching, "for_others", lambda asked, _: torch.device(asked.type, 1))
+    assert vitzoo.bench(ways=["bf16"], batches=[1]).device == "cuda:1"
+    assert {job.place.device for job in fakes.jobs} == {"cuda:1"}
+
+
+class Reads(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x) * (1 if x.sum().item() else 2)
+
+
+def test_batches_fit_the_device():
+    network = vitzoo.create("vit_digits")
+    weights = sum(parameter.nbytes for parameter in network.parameters())
+    each = vitzoo.summary("vit_digits").activations
+    assert benching._largest_batch(network, 80 * 2**30) == 256
+    assert benching._largest_batch(network, 0) == 8  # the CPU
+    for size, fits in ((64, 64), (63.9, 32), (16, 16), (2, 8)):
+        assert benching._largest_batch(network, int(2 * (weights + size * each)) + 8) == fits
+    network.head = Reads(network.embed_dim, 3)
+    assert benching._largest_batch(network, 80 * 2**30) == 8
+
+
+@pytest.mark.usefixtures("two_gpus", "fakes")
+def test_the_default_batches_are_those_of_the_device(monkeypatch):
+    memory = {"cuda": 80, "cpu": 0}
+    monkeypatch.setattr(benching, "total_memory", lambda device: memory[device.type])
+    monkeypatch.setattr(benching, "_largest_batch", lambda _, memory: 256 if memory else 8)
+    for arguments, expected in (({}, [1, 256]), ({"device": "cpu"}, [1, 8])):
+        done = vitzoo.bench(ways=["eager"], **arguments)
+        assert [row.batch for row in done.rows] == expected
+    assert [row.batch for row in vitzoo.bench(ways=["eager"], batches=[3]).rows] == [3]
+
+
+@pytest.mark.parametrize(("backend", "precision"), [("cuda", "highest"), ("mkldnn", "high")])
+def test_precisions_of_the_newer_interface_are_passed_on(backend, precision, fakes):
+    """Beside them, `torch.get_float32_matmul_precision` raises an error."""
+    matmul = getattr(torch.backends, backend).matmul
+    try:
+        before, matmul.fp32_precision = matmul.fp32_precision, "tf32"
+    except AttributeError:
+        pytest.skip("this torch has no such setting")
+    try:
+        vitzoo.bench(ways=["eager"], batches=[1])
+    finally:
+        matmul.fp32_precision = before
+        torch.set_float32_matmul_precision("highest")
+    assert [job.precision for job in fakes.jobs] == [precision]
+
+
 def test_a_model_object_is_measured_as_it_is(fakes):
     fakes.speeds["bf16"] = 150.0
     done = vitzoo.bench(vitzoo.create(SPEC), ways=["bf16"], batches=[1])

@@ -57,6 +57,18 @@ def test_all_samples_are_computed_in_full_batches(tmp_path):
     assert found.memory == 50 * 1024
 
 
+def test_one_batch_at_a_time_is_on_the_device(tmp_path, monkeypatch):
+    """Otherwise the memory of a small batch contains the images of a large one."""
+    clock, moved = Clock(), []
+    runner = Runner(clock.run, job(batches=(1, 2)), Processor("cpu", write_proc(tmp_path)), clock)
+    to = torch.Tensor.to
+    monkeypatch.setattr(torch.Tensor, "to", lambda x, where: moved.append(len(x)) or to(x, where))
+    runner.outputs(1)
+    runner.outputs(2)
+    runner.turn(2, 0)
+    assert moved == [1] * 4 + [2] * 3 + [2]
+
+
 def test_a_turn_runs_whole_batches_for_about_its_time(tmp_path):
     clock = Clock()
     write_proc(tmp_path, waited=(10**9, 0))

@@ -175,9 +175,11 @@ def test_a_chunk_on_mps_is_one_image():
 
 
 def test_a_chunk_without_free_memory_is_named():
-    with refuses(InvalidOption, "a chunk of 64 images", "cuda:0", "--chunk (chunk=)"):  # noqa: SIM117
-        with explained(64, GPU):
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    for error in (full, RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling")):
+        with refuses(InvalidOption, "a chunk of 64 images", "cuda:0", "--chunk (chunk=)"):  # noqa: SIM117
+            with explained(64, GPU):
+                raise error
     for error, device in ((RuntimeError("another"), GPU), (RuntimeError("out of memory"), "cpu")):
         with pytest.raises(RuntimeError) as raised, explained(64, torch.device(device)):
             raise error

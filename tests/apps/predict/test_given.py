@@ -151,6 +151,16 @@ def test_a_pickle_has_the_device_that_was_asked_for(placed_on, monkeypatch):
     assert placed_on == ["cuda:1"]
 
 
+@pytest.mark.usefixtures("placed_on")
+def test_a_pickle_has_the_gpu_of_set_device(monkeypatch):
+    predictor = vitzoo.Predictor("vit_digits")
+    assert predictor.__getstate__()["options"]["device"] == "cuda"
+    fingerprint = predictor.fingerprint()
+    monkeypatch.setattr(vitzoo.Predictor, "fingerprint", lambda _: fingerprint)
+    monkeypatch.setattr(vitzoo.Predictor, "device", torch.device("cuda:1"))
+    assert predictor.__getstate__()["options"]["device"] == "cuda:1"
+
+
 def test_a_pickle_is_refused_without_its_kind_of_device(placed_on, monkeypatch):
     data = pickle.dumps(vitzoo.Predictor("vit_digits"))
     assert placed_on == ["cuda"]

@@ -14,7 +14,7 @@ import vitzoo
 from helpers import SPEC, fill, refuses, write
 from tables import cases, check_all
 from vitzoo.errors import InvalidOption
-from vitzoo.parts import linear_head
+from vitzoo.parts import LearnedPositions, linear_head
 
 
 def test_the_record_states_the_base_and_the_network():
@@ -156,6 +156,32 @@ def test_what_create_changed_is_no_change_of_the_base(tmp_path, way):
         assert "revision" in vitzoo.lora(model.to(torch.float16))
 
     check_all({str(given): given for given in CALLS}, check)
+
+
+def test_the_base_is_loaded_on_the_cpu(monkeypatch):
+    """A large network may not fit twice on a GPU."""
+    model, places = vitzoo.create("vit_digits", pretrained=True), []
+    again = model.create_again
+    model.create_again = lambda **given: places.append(given["device"]) or again(**given)
+    monkeypatch.setattr(torch.Tensor, "cpu", lambda x: places.append(x.device.type) or x)
+    vitzoo.lora(model)
+    assert places == ["cpu"] * (1 + len([n for n in model.state_dict() if "head." not in n]))
+
+
+def test_positions_that_a_gpu_interpolated_are_no_change(monkeypatch):
+    """Their last digits are not those of the CPU, which compares them."""
+    model, resample = vitzoo.create("vit_digits", pretrained=True), LearnedPositions.resample
+
+    def elsewhere(self, *given):
+        return resample(self, *given) * (1 + 1e-6 * (self is model.positions))
+
+    monkeypatch.setattr(LearnedPositions, "resample", elsewhere)
+    model.set_input_size(56)
+    assert "revision" in vitzoo.lora(model)
+    with torch.no_grad():
+        model.pos_embed[0, 3, 5] += 1e-5
+    with refuses(InvalidOption, "changed after it was loaded", "pos_embed"):
+        vitzoo.lora(model)
 
 
 def test_the_arguments_of_create_may_change_later():

@@ -17,18 +17,22 @@ from vitzoo.apps.bench.samples import samples
 from vitzoo.apps.bench.turns import about, measure
 from vitzoo.apps.bench.ways import CPU, NETWORK, WAYS, Place, choose_ways, ready_in
 from vitzoo.apps.bench.worker import Job
+from vitzoo.apps.predict.arithmetic import matmul_precision
+from vitzoo.apps.predict.chunk import CHUNK, fitting, total_memory
 from vitzoo.apps.predict.classes import MOST
 from vitzoo.apps.predict.fingerprint import versions
+from vitzoo.apps.predict.given import copied_to
 from vitzoo.errors import InvalidOption, VitzooError, printable, short_repr
 from vitzoo.factory import open_network
 from vitzoo.keywords import check_keywords, check_progress, hint_of_progress
-from vitzoo.network.device import choose_device, of_rank
+from vitzoo.network.device import choose_device, for_others, of_rank
+from vitzoo.network.summary import cost
 from vitzoo.opening import Named, is_model, locate
 from vitzoo.progress import OnProgress, reporting
 from vitzoo.schema.spec import Spec
 
 MODEL = "vit_digits"  # in the package
-BATCHES = (1, 8)
+BATCHES = (1, CHUNK)
 ROUNDS = 9
 SECONDS, QUICK_SECONDS = 30.0, 6.0
 MOST_ROUNDS = 1000
@@ -43,7 +47,7 @@ def bench(
     weights: str | os.PathLike[str] | None = None,
     untrained: bool = False,
     ways: Collection[str] | None = None,
-    batches: Collection[int] = BATCHES,
+    batches: Collection[int] | None = None,
     images: Iterable[str | os.PathLike[str]] | None = None,
     rounds: int | None = None,
     seconds: float | None = None,
@@ -69,7 +73,9 @@ def bench(
             onnxruntime); `timm`, `timm-compile` and `timm-bf16` are timm's network with the same
             weights. None: on the CPU all that are installed but timm's; on a GPU `eager`,
             `compile`, `bf16` and timm's.
-        batches: numbers of images in a batch.
+        batches: numbers of images in a batch. None: 1 and 8; on a GPU of CUDA 1 and the largest of
+            256, 128, 64, 32, 16 and 8 for which the network and its activations take about half of
+            the memory at most.
         images: paths of images or folders on which outputs are compared. None: crops of the two
             photographs of scikit-learn, its digits for a network of grey images, or random numbers
             without scikit-learn.
@@ -98,8 +104,10 @@ def bench(
     check_progress("bench", on_progress, progress)
     rounds = (LEAST_ROUNDS if quick else ROUNDS) if rounds is None else rounds
     seconds = (QUICK_SECONDS if quick else SECONDS) if seconds is None else seconds
-    sizes = _checked(batches, rounds, seconds)
+    sizes = _checked(BATCHES if batches is None else batches, rounds, seconds)
     network, place = _network(model, weights, device, untrained=untrained)
+    if batches is None:
+        sizes = sizes[0], _largest_batch(network, total_memory(torch.device(place)))
     names, left_out = choose_ways(ways, torch.device(place).type, quick=quick)
     shown = reporting("bench", on_progress, progress)
     with shown as report, tempfile.TemporaryDirectory(prefix="vitzoo-bench-") as folder:
@@ -108,7 +116,7 @@ def bench(
         inputs, what, random_images = samples(network, images)
         where = Place(Path(folder), place)
         _write(network, where.folder / NETWORK)
-        threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
+        threads, precision = torch.get_num_threads(), matmul_precision(torch.device(place))
         job = Job("", where, False, sizes, inputs, threads, precision)
         rows, waited = measure(names, job, rounds, float(seconds), report, exact=untrained)
     passed = is_model(model)
@@ -158,6 +166,19 @@ def _checked(batches: Any, rounds: Any, seconds: Any) -> tuple[int, ...]:
     return sizes
 
 
+def _largest_batch(network: Any, memory: int) -> int:
+    """Return the largest batch that fits in the memory of a GPU, 8 on other devices."""
+    if not memory:
+        return CHUNK
+    images = torch.empty(1, network.spec.in_chans, *network.spec.image_size, device="meta")
+    try:
+        each = cost(copied_to("meta", network), images).activations
+    except RuntimeError:  # a part that a user passed reads numbers
+        return CHUNK
+    tensors = [*network.parameters(), *network.buffers()]
+    return fitting(sum(tensor.nbytes for tensor in tensors), each, memory)[0]
+
+
 def _plan(names: Collection[str], sizes: Collection[int], rounds: int, seconds: float) -> str:
     batches = f"batch{'es' * (len(sizes) > 1)} of {' and '.join(map(str, sizes))}"
     return f"{', '.join(names)}: {batches}, {rounds} rounds, {about(seconds)}"
@@ -171,7 +192,7 @@ def _network(model: Any, weights: Any, device: Any, *, untrained: bool) -> tuple
         raise InvalidOption(f"untrained loads no weights, got weights={short_repr(weights)}")
     network = open_network(model, weights, pretrained=not untrained)
     first = next(network.parameters())
-    place = chosen or first.device
+    place = for_others(chosen, torch.empty(0, device=chosen).device) if chosen else first.device
     if first.dtype != torch.float32:
         raise InvalidOption(
             f"the model has numbers of type {first.dtype}, expected torch.float32; pass "

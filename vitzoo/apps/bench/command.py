@@ -56,8 +56,8 @@ def _sizes(value: str) -> list[int]:
     help=f"Ways to measure, with commas: {', '.join(WAYS)}. Default: see above.",
 )  # fmt: skip
 @click.option(
-    "--batch", "batches", metavar="LIST", default="1,8", show_default=True, type=_sizes,
-    help="Images in a batch.",
+    "--batch", "batches", metavar="LIST", type=_sizes,
+    help="Images in a batch, such as 1,8. Default: 1 and 8; on CUDA, 1 and up to 256 that fit.",
 )  # fmt: skip
 @click.option(
     "--images", multiple=True, metavar="PATH", type=PATH,

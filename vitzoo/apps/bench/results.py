@@ -32,9 +32,9 @@ class Measurement:
         images_per_second_interval: its interval.
         ratio: median of its images per second by those of `eager` in the same round.
         ratio_interval: its interval.
-        memory: peak in bytes while it computes, beyond a process that has imported torch; on
-            another device than the CPU, of the memory that torch allocates there. None if the
-            kernel does not tell.
+        memory: peak in bytes while it computes batches of this size, beyond a process that has
+            imported torch; on another device than the CPU, of the memory that torch allocates
+            there. None if the kernel does not tell.
         cosine: the smallest over the images, of the outputs with those of `eager`.
         top1: part of the images for which the largest output is that of `eager`; None for a network
             without classes.

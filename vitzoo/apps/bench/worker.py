@@ -166,31 +166,33 @@ class Runner:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._run, self._processor, self._clock = run, processor, clock
-        self._threads = job.threads
-        self._images: dict[int, Tensor] = {}
+        self._samples, self._device, self._threads = job.samples, job.place.device, job.threads
         self._seconds: dict[int, float] = {}
-        for batch in job.batches:
-            every = job.samples[
-                torch.arange(-(-len(job.samples) // batch) * batch) % len(job.samples)
-            ]
-            self._images[batch] = every.to(job.place.device)
 
     @torch.inference_mode()
     def outputs(self, batch: int) -> Outputs:
-        """Compute the outputs for the samples; the first batch may compile."""
-        parts = torch.split(self._images[batch], batch)
-        self._run(parts[0])
+        """Compute the outputs for the samples; the first batch may compile.
+
+        One batch at a time is on the device, so that its memory is that of this size.
+        """
+        parts = self._batches(batch)
+        self._run(parts[0].to(self._device))
         begin = self._clock()
         values, memory = self._processor.measure(
-            lambda: torch.cat([self._run(part).float().cpu() for part in parts])
+            lambda: torch.cat([self._run(x.to(self._device)).float().cpu() for x in parts])
         )
         self._seconds[batch] = (self._clock() - begin) / len(parts)
         return Outputs(values.flatten(1), memory, self._seconds[batch])
 
+    def _batches(self, batch: int) -> tuple[Tensor, ...]:
+        """Return the samples in batches; samples are repeated until the last one is full."""
+        count = len(self._samples)
+        return torch.split(self._samples[torch.arange(-(-count // batch) * batch) % count], batch)
+
     @torch.inference_mode()
     def turn(self, batch: int, seconds: float) -> Turn:
         """Run batches for about `seconds`, at least one."""
-        images = self._images[batch][:batch]
+        images = self._batches(batch)[0].to(self._device)
         count = max(1, round(seconds / max(self._seconds[batch], 1e-9)))
         self._processor.wait()
         before, begin = self._processor.waited(), self._clock()

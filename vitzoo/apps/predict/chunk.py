@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from vitzoo.errors import InvalidOption
-from vitzoo.network.device import OUT_OF_MEMORY
+from vitzoo.network.device import is_full
 from vitzoo.network.model import VisionTransformer
 from vitzoo.parts.patch_embed import UnfoldPatchEmbed
 
@@ -96,8 +96,18 @@ def largest_chunk(compute: Compute, image: Tensor, model: nn.Module) -> int:
         return 1
     memory = total_memory(device)
     each = peak_memory(lambda: run(CHUNK), device) / CHUNK if memory else 0
-    sizes = (size for size in SIZES if memory and weights + size * each <= SHARE * memory)
-    return next((size for size in (*sizes, CHUNK) if are_alike(run(size), 1)), 1)
+    sizes = fitting(weights, each, memory)
+    return next((size for size in sizes if are_alike(run(size), 1)), 1)
+
+
+def fitting(weights: float, each: float, memory: int) -> list[int]:
+    """Return numbers of images whose forward pass fits in a share of a GPU, the largest first.
+
+    Args:
+        weights, each: bytes of the network, and of each image in a forward pass.
+        memory: of the GPU, in bytes; 0 for other devices.
+    """
+    return [size for size in SIZES if memory and weights + size * each <= SHARE * memory] + [CHUNK]
 
 
 def total_memory(device: torch.device) -> int:
@@ -121,7 +131,7 @@ def explained(size: int, device: torch.device) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if device.type == "cpu" or OUT_OF_MEMORY not in str(error):
+        if device.type == "cpu" or not is_full(error):
             raise
         raise InvalidOption(
             f"a chunk of {size} images does not fit in the free memory of {device}; end other "

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from vitzoo.errors import InvalidOption
-from vitzoo.network.device import OUT_OF_MEMORY
+from vitzoo.network.device import is_full
 
 
 class DeviceCopies:
@@ -36,7 +36,7 @@ class DeviceCopies:
             with torch.cuda.device(self.device):
                 return torch.empty(shape, dtype=dtype, device="cpu", pin_memory=True)
         except RuntimeError as error:
-            if OUT_OF_MEMORY not in str(error):
+            if not is_full(error):
                 raise
             raise InvalidOption(
                 f"a chunk of {shape[0]} images does not fit in the page-locked memory of this "

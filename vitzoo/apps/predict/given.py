@@ -85,16 +85,21 @@ def placed(
 
 
 def on_cpu(model: nn.Module) -> nn.Module:
-    """Return a copy of a network whose tensors are on the CPU; it takes no memory of their device.
+    """Return a copy of a network whose tensors are on the CPU.
 
     Pickled tensors of a GPU can only be loaded where that GPU is.
     """
+    return copied_to("cpu", model)
+
+
+def copied_to(device: str, model: nn.Module) -> nn.Module:
+    """Return a copy of a network on another device; it takes no memory where the network is."""
     tensors = itertools.chain(model.parameters(), model.buffers())
-    return deepcopy(model, {id(tensor): _copy(tensor) for tensor in tensors})
+    return deepcopy(model, {id(tensor): _copy(tensor, device) for tensor in tensors})
 
 
-def _copy(tensor: Tensor) -> Tensor:
-    copy = tensor.detach().to("cpu", copy=True)
+def _copy(tensor: Tensor, device: str) -> Tensor:
+    copy = tensor.detach().to(device, copy=True)
     return nn.Parameter(copy, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else copy
 
 

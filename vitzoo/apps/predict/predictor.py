@@ -62,7 +62,7 @@ from vitzoo.images.find import LeftOut
 from vitzoo.keywords import check_keywords, check_types
 from vitzoo.known import transform
 from vitzoo.network.activation import usual_activation
-from vitzoo.network.device import choose_device, of_rank, running_on, same_kind
+from vitzoo.network.device import choose_device, for_others, of_rank, running_on, same_kind
 from vitzoo.network.wrappers import network_of
 from vitzoo.opening import is_model
 from vitzoo.schema.spec import Spec
@@ -192,8 +192,8 @@ class Predictor:
 
     def __getstate__(self) -> dict[str, Any]:
         check_unchanged(self.fingerprint().changes, self.device)
-        # Without a number, each process of torchrun takes its GPU.
-        device = self.device if self._request is None else self._options["device"]
+        asked = self.device if self._request is None else self._options["device"]
+        device = for_others(asked, self.device)
         found = {"chunk": self.chunk, "native_size": self.native_size, "device": str(device)}
         state = {"outputs": self.outputs, "options": {**self._options, **found}}
         if self._request is None:

@@ -1,0 +1,58 @@
+"""Parts of small networks, by what they stand for: `from part_sets import FAMILIES`."""
+
+FAMILIES = {
+    "class token": {},
+    "registers": {"num_registers": 2, "pool": "class_mean", "head": "dinov2/class_and_mean"},
+    "every layer": {"pos_embed": {"name": "learned", "where": "layers", "prefix": False}},
+    "learned_2d": {"pos_embed": {"name": "learned_2d", "where": "layers_shared"}},
+    "SigLIP": {
+        "pos_embed": {"name": "learned", "resample": "bilinear_antialias"},
+        "pool": "attention",
+        "class_token": False,
+    },
+    "sincos": {"pos_embed": "sincos_2d", "pool": "mean"},
+    "sincos_1d": {"pos_embed": {"name": "sincos_1d", "where": "layers"}, "pool": "mean"},
+    "rope": {"pos_embed": {"name": "rope", "absolute": True}, "block": {"qk_norm": True}},
+    "rope_mixed": {"pos_embed": "rope_mixed", "block": {"mlp": "swiglu", "norm": "rms"}},
+    "relative": {"pos_embed": "relative", "block": {"parallel": True}},
+    "BEiT": {"pos_embed": "mim/relative", "pool": {"name": "mean", "norm_first": False}},
+    "AIMv2": {"pos_embed": "sincos_2d", "pool": "aimv2/query", "class_token": False},
+    "MLCD": {"pos_embed": "clip/rope_prefix", "pre_norm": True},
+    "DeiT": {"num_registers": 1, "pool": "prefix", "head": "deit/distilled"},
+    "GeM": {"pool": "dino/class_gem", "head": "dinov2/class_and_mean"},
+    "post_norm": {"block": {"post_norm": True, "layer_scale": 0.5}, "patch_embed": "unfold"},
+    "hybrid": {"patch_embed": {"name": "hybrid/resnet50", "layers": [1]}},
+    "windows": {"block": {"window": 3, "global_blocks": [1]}, "num_registers": 1},
+    "ViTDet": {
+        "pos_embed": {"name": "decomposed", "absolute": True},
+        "block": {"window": 2, "global_blocks": [1]},
+        "pool": "mean",
+    },
+    "no classes": {"num_classes": 0, "pos_embed": "none"},
+}
+
+NETWORKS = {
+    "class token": {},
+    "registers": {"num_registers": 3},
+    "table in every block": {"pos_embed": {"name": "learned", "where": "layers"}},
+    "rows and columns": {"pos_embed": "learned_2d"},
+    "sines": {"pos_embed": "sincos_2d"},
+    "rotary": {"pos_embed": "rope"},
+    "mixed rotary": {"pos_embed": "rope_mixed"},
+    "relative": {"pos_embed": "relative"},
+    "decomposed": {"pos_embed": "decomposed", "block": {"window": 3, "global_blocks": [1]}},
+    "a bias": {"pos_embed": "mim/relative"},
+    "parallel": {"block": {"parallel": True, "layer_scale": 0.5}},
+    "norms after": {"block": {"post_norm": True, "qk_norm": True}},
+    "prefix": {"num_registers": 2, "pool": {"name": "prefix", "tokens": 2}, "num_classes": 0},
+    "mean": {"pool": {"name": "mean", "norm_first": False}, "class_token": False},
+    "attention pool": {"pool": "attention"},
+    "unfold, tanh": {"patch_embed": "unfold", "head": "tanh"},
+    "resnet": {"patch_embed": {"name": "hybrid/resnet26"}, "image_size": 64, "patch_size": 32},
+    "two heads": {
+        "num_registers": 1,
+        "pool": {"name": "prefix", "tokens": 2},
+        "head": "deit/distilled",
+    },
+    "two vectors": {"pool": "class_mean", "head": "dinov2/class_and_mean"},
+}
