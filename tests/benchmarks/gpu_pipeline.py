@@ -2,8 +2,9 @@
 
     gpu_pipeline.py ROW [IMAGES]
 
-prints the images per second, what decoding in 16 threads and the GPU allow at most, the share of
-time in which the GPU computes, and the time of the CPU for an image in this process, as JSON.
+prints as JSON: images per second; the ideal, which decoding in 16 threads and the GPU allow; what
+they allowed in this run, in which a sleep takes longer if cores are busy (of `embed`, which notes
+it); the share of time in which the GPU computes; and the CPU's time in this process for an image.
 Everything else is real: files, threads, rows, Parquet. It also runs with the code of ee1f85a9
 (PYTHONPATH), whose internal functions have other names.
 """
@@ -57,7 +58,7 @@ class Gpu:
         with self.lock:
             begin = max(time.perf_counter(), self.free_at)
             self.free_at = end = begin + self.seconds
-            self.spent = self.spent if self.busy else time.process_time()
+            self.spent = self.spent if self.busy else os.times().user
             self.busy.append((begin, end))
         return lambda: time.sleep(max(0.0, end - time.perf_counter()))
 
@@ -195,13 +196,14 @@ def run(row, count):
     if row == "embed of tokens":
         folder_module.MIN_ROWS = folder_module.MAX_ROWS = CHUNK
     predictor = Predictor("vit_digits", outputs=outputs, chunk=CHUNK)
-    gpu = Gpu(seconds)
+    gpu, decoding = Gpu(seconds), 0.0
     (replace_old if OLD else replace_new)(gpu, decode)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         images, one = image_sources(folder, count)
         if row.startswith(("embed", "host")):
-            vitzoo.embed(predictor, images, folder / "out", workers=1)
+            done = vitzoo.embed(predictor, images, folder / "out", workers=1)
+            decoding = done.work.read + done.work.decode
         elif row == "predict":
             found = vitzoo.predict(predictor.model, [one] * count, batch_size=CHUNK)
             assert len(found) == count
@@ -219,14 +221,16 @@ def run(row, count):
                 assert sum(len(table) for table in pool.map(embedder, batches)) == count
         else:
             assert sum(1 for _ in predictor.rows(itertools.repeat(str(one), count))) == count
-        ended, spent = time.perf_counter(), time.process_time() - gpu.spent
+        ended, spent = time.perf_counter(), os.times().user - gpu.spent
     begin = gpu.busy[0][0]
     end = gpu.busy[-1][1] if seconds else ended
     ideal = min(THREADS / decode if decode else 2e4, CHUNK / seconds if seconds else 2e4)
     rate = count / (end - begin)
     busy = sum(b - a for a, b in gpu.busy) / (end - begin)
-    shown = {"rate": round(rate), "ideal": round(ideal), "busy": round(busy, 3)}
-    return {**shown, "cpu_ms_per_image": round(spent / count * 1e3, 4)}
+    allowed = min(ideal, THREADS * count / decoding) if decoding and decode else ideal
+    figures = {"rate": rate, "ideal": ideal, "allowed": allowed}
+    rounded = {name: round(figure) for name, figure in figures.items()}
+    return {**rounded, "busy": round(busy, 3), "cpu_ms": round(spent / count * 1e3, 4)}
 
 
 if __name__ == "__main__":

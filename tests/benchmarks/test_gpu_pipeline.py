@@ -1,4 +1,4 @@
-"""A GPU is kept busy: at least 0.9 of what decoding and the GPU allow, both replaced by sleeps.
+"""A GPU is kept busy: at least 0.9 of what decoding and the GPU allowed, both replaced by sleeps.
 
 `python tests/benchmarks/gpu_pipeline.py ROW` prints a row, also with the code of ee1f85a9.
 """
@@ -26,7 +26,7 @@ ROWS = (
     "ray, a chunk a call",
 )
 LEAST = 0.9
-HOST = 0.055  # ms of this process for an image, beside decoding and the network
+HOST = 0.056  # ms of this process for an image, beside decoding and the network
 
 pytestmark = pytest.mark.benchmark
 
@@ -42,13 +42,12 @@ def measured(row):
 @pytest.mark.parametrize("row", ROWS)
 def test_the_gpu_waits_for_little(row):
     """The best of three: other work on the machine slows each of the 16 threads."""
-    found = [measured(row) for _ in range(3)]
-    best = max(found, key=lambda one: one["rate"])
+    best = max((measured(row) for _ in range(3)), key=lambda one: one["rate"] / one["allowed"])
     print(best)
-    assert best["rate"] >= LEAST * best["ideal"]
+    assert best["rate"] >= LEAST * best["allowed"]
 
 
 def test_the_process_spends_little_on_an_image():
-    found = min(measured("host")["cpu_ms_per_image"] for _ in range(3))
+    found = min(measured("host")["cpu_ms"] for _ in range(3))
     print(found)
     assert found <= HOST

@@ -730,3 +730,10 @@ def test_a_vector_depends_on_the_image_alone(data, tmp_path, name, dtype):
     (value,) = values
     (row,) = predictor([target])
     assert value == row.outputs["pooled"].tobytes()
+
+
+def test_swapped_arguments_of_the_command_are_named(data, tmp_path, run):
+    photo = data / "photos" / "000.png"
+    code, _, stderr = run("embed", photo, "vit_digits", "--out", tmp_path / "out")
+    assert code
+    says(stderr, "000.png is an image", "expected a network")

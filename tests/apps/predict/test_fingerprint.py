@@ -364,6 +364,7 @@ def test_a_stored_folder_has_the_fingerprint_of_today(tmp_path, monkeypatch):
         ({"cpu": "AVX2"}, "cpu"),
         ({"cpu": "AVX2", "cuda": "NVIDIA H200"}, "cuda (NVIDIA H200)"),
         ({"mps": ""}, "mps"),  # torch 2.6 states no name
+        ({"cpu": "AVX2", "device": "xpu"}, "xpu"),
         (None, "cpu"),  # a damaged manifest
     ],
 )
@@ -390,3 +391,8 @@ def test_a_stored_folder_is_continued_and_extended(tmp_path, monkeypatch):
     assert again[10]["pooled"] == again[7]["pooled"]
     for new, old in zip(again, rows, strict=True):
         assert np.allclose(new["pooled"], old["pooled"], atol=1e-5)
+
+
+def test_other_kinds_of_devices_are_not_the_cpu():
+    assert device_in(versions(torch.device("xpu"))) == "xpu"
+    assert "device" not in versions(torch.device("cpu"))

@@ -23,7 +23,7 @@ from vitzoo.cli.options import (
     weights_or_file_option,
 )
 from vitzoo.cli.output import on_terminal, print_rows, say
-from vitzoo.errors import InvalidOption
+from vitzoo.errors import InvalidOption, VitzooError
 from vitzoo.opening import check
 from vitzoo.text import is_terminal
 
@@ -150,10 +150,11 @@ def embed_command(
     from vitzoo.apps.embed.out import MANIFEST, check_out, check_outputs
     from vitzoo.apps.embed.sources import check_sources
 
+    found = check(model, options["weights"])  # first: an image may be in the place of the network
     if not os.path.lexists(out / MANIFEST):  # an earlier version counted hidden images, too
         check_sources(sources)
     check_out(out.absolute())
-    check_outputs(options["outputs"], check(model, options["weights"]))
+    check_outputs(options["outputs"], found)
     from vitzoo.plugin.requirements import check_extra
 
     check_extra("parquet", "vitzoo embed")
@@ -181,7 +182,10 @@ def _finished(out: Path) -> str:
     """Return what an interrupted run has left in a folder, and how to continue."""
     from vitzoo.apps.embed.folder import MANIFEST, Manifest
 
-    manifest = Manifest.read(out / MANIFEST)
+    try:
+        manifest = Manifest.read(out / MANIFEST)
+    except VitzooError as error:  # the interruption is what is raised
+        return str(error)
     if manifest is None:
         return f"nothing is written to {out} yet; the same command begins again"
     parts = list(manifest.parts())

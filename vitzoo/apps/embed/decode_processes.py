@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import threading
 from collections import deque
@@ -63,23 +64,14 @@ class DecodeProcesses:
                 raise answer
             work, outlines = answer
             self._spent.append(work)
-            return [self._image(process, i, one, views) for i, one in enumerate(outlines)]
+            if views is not None:
+                return _in_buffer(process, outlines, views)
+            return [_apart(process, *outline) for outline in outlines]
         except ProcessEnded as error:
             raise VitzooError(
                 f"a process that decodes images ended with {error}; run the command again to "
                 "compute the missing parts, on fewer CPU cores (taskset) if the memory was full"
             ) from error
-
-    def _image(
-        self, process: Process, place: int, outline: Outline, views: np.ndarray | None
-    ) -> Decoded:
-        error, width, height, sha256, shape = outline
-        if shape is None:
-            return Decoded(None, error, width, height, sha256)
-        pixels = np.empty(shape, np.uint8) if views is None else views[place]
-        process.read_into(pixels.data.cast("B"))
-        kept = pixels if views is None else IN_BUFFER
-        return Decoded(kept, error, width, height, sha256)
 
     def _process(self) -> Process:
         """Return the process of this thread; start it at its first call."""
@@ -96,6 +88,27 @@ class DecodeProcesses:
             self._every.append(found)
             found.send(self._resize, str(Path(self._folder.name) / "large.lock"))
         return found
+
+
+def _in_buffer(process: Process, outlines: Sequence[Outline], views: np.ndarray) -> list[Decoded]:
+    """Read the pixels of images into their places; those of neighbours at once."""
+    stop = 0
+    for good, some in itertools.groupby(outlines, lambda one: one[-1] is not None):
+        start, stop = stop, stop + len(list(some))
+        if good:
+            process.read_into(views[start:stop].data.cast("B"))
+    kept = (None if one[-1] is None else IN_BUFFER for one in outlines)
+    return [Decoded(tensor, *one[:-1]) for tensor, one in zip(kept, outlines, strict=True)]
+
+
+def _apart(process: Process, *outline: Any) -> Decoded:
+    """Read the pixels of an image into memory of its own."""
+    *values, shape = outline
+    if shape is None:
+        return Decoded(None, *values)
+    pixels = np.empty(shape, np.uint8)
+    process.read_into(pixels.data.cast("B"))
+    return Decoded(pixels, *values)
 
 
 def main() -> None:

@@ -45,9 +45,9 @@ class Files(Piece):
 
     def items(self) -> Iterator[Item]:
         """Yield the images in order."""
+        join = partial(os.path.join, self.path) if self.path else str  # Paths would be slower
         for key in self.entries:
-            path = os.path.join(self.path, key)  # noqa: PTH118  # a Path would be slower
-            yield Item(as_text(key), partial(read_file, path))
+            yield Item(as_text(key), partial(read_file, join(key)))
 
     def names(self) -> Iterator[str]:
         """Yield the paths as written."""

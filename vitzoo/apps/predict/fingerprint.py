@@ -29,7 +29,7 @@ from vitzoo.schema.spec import Spec
 from vitzoo.text import fold, listed
 
 ADDED = ("changes", "parts", "settings", "native_size")
-GPUS = ("cuda", "mps")  # names in `versions`
+GPUS = ("cuda", "mps")  # names in `versions`; of other kinds of devices, `device` has the name
 COMPILED = "torch._dynamo.eval_frame.OptimizedModule"
 
 
@@ -129,6 +129,8 @@ def versions(device: torch.device) -> dict[str, str]:
         found |= {name: version for name, version in libraries.items() if version}
     if device.type == "mps":
         found["mps"] = getattr(torch.backends.mps, "get_name", str)()  # torch 2.6 has none
+    if device.type not in (*GPUS, "cpu"):
+        found["device"] = device.type
     return found
 
 
@@ -162,7 +164,7 @@ def _cublas() -> str:
 def device_in(found: object) -> str:
     """Return the device that `versions` states, such as `cuda (NVIDIA H200)`, or `cpu`."""
     stated = found if isinstance(found, Mapping) else {}
-    kind = next((kind for kind in GPUS if kind in stated), "cpu")
+    kind = next((kind for kind in GPUS if kind in stated), str(stated.get("device", "cpu")))
     return f"{kind} ({stated[kind]})" if stated.get(kind) and kind != "cpu" else kind
 
 
