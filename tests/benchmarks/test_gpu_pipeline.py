@@ -1,6 +1,7 @@
-"""A GPU is kept busy: at least 0.9 of what decoding and the GPU allowed, both replaced by sleeps.
+"""How busy the apps keep a GPU, with sleeps for decoding and the network
 
-`python tests/benchmarks/gpu_pipeline.py ROW` prints a row, also with the code of ee1f85a9.
+Images per second against what 16 threads and the GPU allowed in the same run, of three runs the
+best. `python tests/benchmarks/gpu_pipeline.py ROW` prints a row, also with the code of ee1f85a9.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).with_name("gpu_pipeline.py")
-IMAGES = 16384
+FULL = os.environ.get("VITZOO_BENCH") == "full"
+IMAGES, RUNS = (16384, 3) if FULL else (4096, 1)
 ROWS = (
     "embed",
     "embed of one part",
@@ -25,8 +27,6 @@ ROWS = (
     "probe",
     "ray, a chunk a call",
 )
-LEAST = 0.9
-HOST = 0.056  # ms of this process for an image, beside decoding and the network
 
 pytestmark = pytest.mark.benchmark
 
@@ -40,14 +40,16 @@ def measured(row):
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_the_gpu_waits_for_little(row):
-    """The best of three: other work on the machine slows each of the 16 threads."""
-    best = max((measured(row) for _ in range(3)), key=lambda one: one["rate"] / one["allowed"])
-    print(best)
-    assert best["rate"] >= LEAST * best["allowed"]
+def test_the_gpu_waits_for_little(compare, row):
+    best = max((measured(row) for _ in range(RUNS)), key=lambda one: one["rate"] / one["allowed"])
+    title, share = f"a GPU of sleeps: {row}", best["rate"] / best["ideal"]
+    compare.record(
+        title, "what decoding and GPU allowed", best["rate"] / best["allowed"], at_least=0.9
+    )
+    compare.record(title, "what they allow without overhead", share)
 
 
-def test_the_process_spends_little_on_an_image():
-    found = min(measured("host")["cpu_ms"] for _ in range(3))
-    print(found)
-    assert found <= HOST
+def test_the_process_spends_little_on_an_image(compare):
+    spent = min(measured("host")["cpu_ms"] for _ in range(RUNS))
+    title = "a GPU of sleeps: CPU time of `embed` for an image, beside decoding and the network"
+    compare.record(title, "in its process", spent, at_most=0.056, unit="ms")
