@@ -210,6 +210,14 @@ def test_few_images_are_taken_ahead_of_the_network(monkeypatch):
     assert not any(name.startswith(("vitzoo-decode", "vitzoo-compute")) for name in names)
 
 
+def test_machines_with_many_cores_have_a_limited_number_of_threads(monkeypatch):
+    use_fake_gpu(monkeypatch)
+    monkeypatch.setattr(module, "cores_of_process", lambda: 200)
+    predictor = Predictor(network(), chunk=4)
+    with module.Stream(predictor, module.one_by_one(module.staging(predictor))) as stream:
+        assert stream._pool._max_workers == 64
+
+
 def test_bytes_of_files_that_wait_are_limited(monkeypatch):
     """Those of decoded images do not count."""
     use_fake_gpu(monkeypatch)

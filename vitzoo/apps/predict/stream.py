@@ -33,6 +33,7 @@ TASK = 16  # images that a thread decodes one after the other
 TASK_BYTES = 2**22  # of their pixels, about
 FILE_BYTES = 2**24  # of their files, if these are in memory already
 MAX_AHEAD = 2**27  # bytes of files that wait for a thread
+MOST_THREADS = 64  # which may each have a process that decodes
 AHEAD = 2  # chunks that are decoded ahead of the network
 STARTED = 2  # chunks on the device
 T = TypeVar("T")
@@ -81,7 +82,7 @@ class Stream(Generic[T]):
     Args:
         predictor: on a device that computes while this process does something else.
         decode: prepares images as `staging`; it raises no error about an image.
-        threads: number of threads that decode. None: one per core of this process.
+        threads: number of threads that decode, at most 64. None: one per core of this process.
         ahead: number of images that are decoded ahead of the network, at least two chunks.
 
     Attributes:
@@ -100,7 +101,7 @@ class Stream(Generic[T]):
         self._predictor, self._decode = predictor, decode
         self._computation = predictor.computation
         self._normalise, self._size = predictor.computation.normalise, predictor.chunk
-        threads = threads or cores_of_process()
+        threads = min(threads or cores_of_process(), MOST_THREADS)
         fit = TASK_BYTES // math.prod(predictor.largest_input)
         self._task = max(1, min(TASK, self._size, fit))
         ahead = max(ahead, 2 * threads * self._task)
