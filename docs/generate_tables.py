@@ -87,10 +87,11 @@ def default(field: dataclasses.Field[Any]) -> str:
 
 
 def members(protocol: type[Any]) -> Rows:
-    """Yield the members of a protocol of parts with their meaning."""
+    """Yield the members of a protocol with their meaning."""
     text = inspect.cleandoc(protocol.__doc__ or "")
     yield "member", "meaning"
-    yield "constructor", plain(text.partition("\n\nConstructor: ")[2].partition("\n\n")[0])
+    if made := plain(text.partition("\n\nConstructor: ")[2].partition("\n\n")[0]):
+        yield "constructor", made
     yield from ((f"`{name}`", meaning) for name, meaning in described(text, "Attributes"))
     for method in filter(inspect.isfunction, vars(protocol).values()):
         if method.__name__ == "__call__" or method.__name__[0] != "_":
@@ -180,6 +181,10 @@ PAGES: dict[str, dict[str, Callable[[], Rows]]] = {
     "hooks/patch_embedders.md": {"members": partial(members, protocols.PatchEmbedder)},
     "hooks/pools.md": {"members": partial(members, protocols.Pool)},
     "hooks/position_embeddings.md": {"members": partial(members, protocols.PositionEmbedding)},
+    "hooks/variants.md": {
+        "adapter": partial(members, protocols.WeightsAdapter),
+        "members": partial(members, protocols.Network),
+    },
     "parts.md": {
         "block": partial(keys, BlockSpec),
         **{kind: partial(parts, kind) for kind in GIVEN},

@@ -260,6 +260,7 @@ PROTOCOLS = {
     "pools": [protocols.Pool],
     "heads": [protocols.Head],
     "drop_path_policies": [protocols.DropPath],
+    "variants": [protocols.Network, protocols.WeightsAdapter],
 }
 
 

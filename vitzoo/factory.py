@@ -357,6 +357,8 @@ def _finish(
         labels = known_labels(label_set, checkpoint.stated.labels)
     result.spec = spec
     result.load_report = report
+    if not hasattr(result, "num_classes"):  # as in a `Sequential` of a builder
+        result.num_classes = spec.num_classes
     fits = len(labels) == spec.num_classes
     if labels and not fits and spec.num_classes and checkpoint and checkpoint.stated.config:
         note = f"labels: {len(labels)} names for {spec.num_classes} classes are not used"

@@ -62,6 +62,7 @@ from vitzoo.parts.protocols import (
     DropPath as DropPath,
     DropPathPolicy as DropPathPolicy,
     Head as Head,
+    Network as Network,
     PatchEmbedder as PatchEmbedder,
     Pool as Pool,
     PositionEmbedding as PositionEmbedding,

@@ -184,12 +184,63 @@ class Pool(Protocol):
         """
 
 
+class Network(Protocol):
+    """A network that a builder returns: what the apps of vitzoo call.
+
+    Called with (b, c, h, w) images, a network returns (b, k) logits. All members are optional: an
+    app that needs a missing one refuses the network, and names the member. An optional method
+    `no_weight_decay()` returns names of parameters, which `param_groups` then does not decay.
+    `plot` and `lora` take only networks of vitzoo's blocks.
+
+    Attributes:
+        num_classes: number k of logits, 0 without a classifier. If it is missing, `create` sets
+            that of the spec.
+        feature_info: for `backbone`. Of each map of `forward_intermediates`, a dictionary with
+            `num_chs` (channels), `reduction` (px of the image per element) and `module` (name).
+    """
+
+    num_classes: int
+    feature_info: Sequence[Mapping[str, Any]]
+
+    def forward_features(self, images: Tensor, /) -> Tensor:
+        """Map (b, c, h, w) images to what `forward_head` takes.
+
+        This and `forward_head` are for `pooled`: `embed`, `probe` and `export(output="pooled")`.
+        """
+
+    def forward_head(self, features: Tensor, /, *, pre_logits: bool = False) -> Tensor:
+        """Map features to (b, k) logits, or to the (b, d) input of the classifier."""
+
+    def forward_intermediates(
+        self,
+        images: Tensor,
+        /,
+        *,
+        indices: Sequence[int],
+        norm: bool,
+        stop_early: bool,
+        intermediates_only: bool,
+    ) -> Sequence[Tensor]:
+        """Map (b, c, h, w) images to the maps (b, channels, rows, columns) of these indices.
+
+        For `backbone`, which passes `stop_early=True` and `intermediates_only=True`.
+        """
+
+    def get_classifier(self) -> nn.Module:
+        """Return the classifier, which `freeze(until="head")` leaves trainable."""
+
+    def group_matcher(self, *, coarse: bool) -> Any:
+        """Return the layers in timm's form, for `layer_decay` and `freeze` with another layer."""
+
+
+@runtime_checkable
 class WeightsAdapter(Protocol):
     """Adapts weights to a network that is not made of vitzoo's parts.
 
-    The adapter is the attribute `foreign` of the network. Without it, weights are loaded unchanged
-    or not at all. An optional method `make_dynamic(network)` lets the network take images of any
-    size, or raises InvalidOption; without it, `create(..., dynamic=True)` refuses the network.
+    The attribute `foreign` of the network is an object of any class with these members. Without
+    it, weights are loaded unchanged or not at all. An optional method `make_dynamic(network)` lets
+    the network take images of any size, or raises InvalidOption; without it,
+    `create(..., dynamic=True)` refuses the network.
 
     Attributes:
         classifiers: prefixes of the names of classifier tensors, such as `head.`. Tensors with

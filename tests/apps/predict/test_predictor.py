@@ -400,7 +400,10 @@ def test_a_network_with_another_builder():
 def test_a_network_without_the_methods_of_timm_has_logits():
     model = Foreign(timm=False)
     assert vitzoo.Predictor(model, outputs=("logits", "labels")).shapes == {"logits": (4,)}
-    with refuses(UnknownOption, "Foreign", "'pooled'", "labels, logits"):
+    with refuses(
+        InvalidOption, "(Foreign)", "'pooled'", "forward_features()", "forward_head()",
+        "outputs labels, logits", "vitzoo.parts.Network",
+    ):  # fmt: skip
         vitzoo.Predictor(model)
 
 

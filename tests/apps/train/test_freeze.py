@@ -119,7 +119,7 @@ def test_unknown_layers(until, says):
 def test_a_model_without_a_classifier_or_layers():
     with refuses(InvalidOption, "'head'", "num_classes"):
         vitzoo.freeze(vitzoo.create(NETWORK, num_classes=0), until="head")
-    with refuses(InvalidOption, "'head'"):
+    with refuses(InvalidOption, "Linear", "get_classifier()", "'head'", "name a layer in until="):
         vitzoo.freeze(nn.Linear(2, 2), until="head")
     with refuses(InvalidOption, "Linear", "group_matcher()", "until='head'"):
         vitzoo.freeze(nn.Linear(2, 2), until=1)

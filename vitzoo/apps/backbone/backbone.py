@@ -26,6 +26,7 @@ from vitzoo.installing import pip
 from vitzoo.keywords import check_choice, check_keywords, check_types
 from vitzoo.network.build import construct, make_dynamic
 from vitzoo.network.inputs import check_images, explained
+from vitzoo.network.members import MAPS, check_members
 from vitzoo.network.model import VisionTransformer
 from vitzoo.network.shortcut import HOOKS
 from vitzoo.network.wrappers import network_of
@@ -39,6 +40,7 @@ POOLS = ("pool", "attn_pool")
 RETURNS = ("list", "dict", "output")
 FREE = "leave dynamic=False out of backbone()"
 DECIDED = {"num_classes", "head", "pool", "class_embeddings", "labels", "logit_scale", "logit_bias"}
+OTHER = "choose another network"
 NO_HEAD = "a backbone has no classifier; leave it out"
 PAD = "images of one batch must have one size: pad the smaller ones, then pass torch.stack(images)"
 INSTEAD = {  # of arguments of timm and transformers; {} is their value
@@ -107,6 +109,7 @@ def backbone(
         network = _created(source, out, norm, {"dynamic": dynamic, **options})
     else:
         network = network_of(source)
+        check_members(network, MAPS, OTHER)
         if dynamic and not getattr(network, "dynamic", False):
             make_dynamic(network)
     return Backbone(
@@ -123,9 +126,11 @@ def backbone(
 def _created(source: Any, out: Any, norm: bool, options: dict[str, Any]) -> nn.Module:
     """Return a new network without classifier; what no result depends on is not trained."""
     variant = stated(source, registry(), options.get("weights")).variant
-    core = variant is None or built_of_parts(variant)
-    headless: dict[str, Any] = {"num_classes": 0, "head": "none"} if core else {"num_classes": 0}
+    headless: dict[str, Any] = {"num_classes": 0, "head": "none"}
+    if variant is not None and not built_of_parts(variant):
+        headless = {key: 0 for key in ("num_classes",) if key in variant.accepts}
     network = create(source, **headless, **options)
+    check_members(network, MAPS, OTHER)
     indices = _indices(out, len(network.feature_info))
     modules = dict(network.named_modules())
     neck = norm and any(hasattr(modules.get(name), "neck") for name in POOLS)
@@ -300,7 +305,8 @@ class Backbone(nn.Module):
     @property
     def num_features(self) -> int:
         """Width of the last result of the network."""
-        found: int = self.network.num_features
+        last = self.network.feature_info[-1]["num_chs"]
+        found: int = getattr(self.network, "num_features", last)
         return found
 
     @property

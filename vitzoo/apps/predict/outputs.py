@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from vitzoo.display import brief
 from vitzoo.errors import InvalidOption, UnknownOption, did_you_mean, short_repr
+from vitzoo.network import members
+from vitzoo.network.members import check_members, missing
 
 LABELS, LOGITS, POOLED = "labels", "logits", "pooled"
 FEATURES = {LABELS: LOGITS, POOLED: "pool"}  # names of `model.features`
@@ -57,6 +59,9 @@ class Outputs(nn.Module):
         self.names = _checked(names)
         known = _known(model)
         for name in self.names:
+            if name == POOLED and name not in known:
+                others = f"choose one of the outputs {', '.join(known)}"
+                check_members(model, members.POOLED, others)
             if name not in known:
                 hint = did_you_mean(name, known) or f"; known: {', '.join(known)}"
                 raise UnknownOption(f"{type(model).__name__} has no output {name!r}{hint}")
@@ -91,5 +96,4 @@ def _known(model: Any) -> list[str]:
     known = [LABELS, LOGITS]
     if hasattr(model, "feature_names"):
         return [*known, POOLED, *(n for n in model.feature_names() if n not in known)]
-    both = hasattr(model, "forward_features") and hasattr(model, "forward_head")
-    return [*known, POOLED] if both else known
+    return known if missing(model, members.POOLED) else [*known, POOLED]

@@ -11,6 +11,7 @@ from torch import nn
 from vitzoo.apps.train.layers import REST, SAME_LAYER, Key, keys_of, numbers_of
 from vitzoo.errors import InvalidOption, short_repr
 from vitzoo.keywords import short_errors
+from vitzoo.network.members import CLASSIFIER, check_members
 from vitzoo.network.wrappers import unwrapped
 from vitzoo.text import listed
 
@@ -58,7 +59,8 @@ def freeze(model: nn.Module, *, until: str | int) -> list[str]:
 
 def _before_head(network: Any) -> list[str]:
     """Return the names of all parameters that do not belong to the classifier."""
-    found = network.get_classifier() if hasattr(network, "get_classifier") else None
+    check_members(network, CLASSIFIER, "name a layer in until=")
+    found = network.get_classifier()
     modules = found if isinstance(found, tuple | list) else (found,)
     kept = {id(p) for part in modules if isinstance(part, nn.Module) for p in part.parameters()}
     if not kept:
@@ -89,7 +91,7 @@ def _before(network: nn.Module, until: str | int) -> list[str]:
         )
     else:
         numbers = sorted(starts.values())
-        first = numbers[until] if until < len(numbers) else numbers[-1] + 1
+        first = numbers[until] if until < len(numbers) else max(numbers, default=0) + 1
     return [n for n, key in keys.items() if layers[n] + (key[-1] == SAME_LAYER) < first]
 
 

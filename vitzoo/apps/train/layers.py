@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from vitzoo.errors import InvalidOption
+from vitzoo.network.members import LAYERS, check_members
 
 SAME_LAYER = 99999  # timm's mark of what belongs to the layer before it, such as the final norm
 REST = (float("inf"),)  # what no pattern matches: head, attention pool and norms behind the trunk
@@ -21,12 +22,8 @@ def keys_of(model: nn.Module) -> dict[str, Key]:
     Raises:
         InvalidOption: the model has no `group_matcher`, or no parameter matches it.
     """
-    asked: Any = getattr(model, "group_matcher", None)
-    if asked is None:
-        raise InvalidOption(
-            f"{type(model).__name__} has no method group_matcher(), which names its layers; pass "
-            "layer_decay=1, or until='head'"
-        )
+    check_members(model, LAYERS, "pass layer_decay=1 or until='head'")
+    asked: Any = model.group_matcher
     key = _keys(asked(coarse=False))
     keys = {name: key(name) for name, _ in model.named_parameters()}
     if all(key == REST for key in keys.values()):
