@@ -68,6 +68,9 @@ def build(spec):
     from vitzoo.network.build import build
     from vitzoo.registry.registry import registry
     return build(spec, part=registry().part)
+
+def bare(spec):
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 5))
 """
 UNTESTED = """\
 api = 1
@@ -86,6 +89,14 @@ size = "s"
 params = 22050664
 builder = "acme.parts:build"
 source = "made up"
+[variants.bare]
+summary = "s"
+patch_size = 8
+image_size = 8
+num_classes = 5
+params = 965
+builder = "acme.parts:bare"
+source = "made up"
 """
 
 
@@ -99,11 +110,13 @@ def test_check_lists_what_it_did_not_test(run, install):
     found = {line.partition(": ")[0]: line.partition(": ")[2] for line in row["untested"]}
     assert {*found} == {
         "head acme/needy", "head acme/picky", "patch embedder acme/big", "variant acme/large",
+        "variant acme/bare",
     }  # fmt: skip
     says(found["head acme/needy"], "needs prototypes")
     says(found["head acme/picky"], "none of the usual sizes")
     says(found["patch embedder acme/big"], "1,000,000 parameters", "not run")
     says(found["variant acme/large"], "same builder")
+    says(found["variant acme/bare"], "vitzoo.backbone needs feature_info and")
     lines = [line.strip() for line in err.splitlines()]
     assert {f"not tested: {line}" for line in row["untested"]} < {*lines}
     says(lines[-1], "not tested of any plugin", "training", "vitzoo.testing.PluginTests")

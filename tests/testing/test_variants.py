@@ -6,6 +6,8 @@ import dataclasses
 import hashlib
 import os
 import re
+import sys
+from pathlib import Path
 from unittest import SkipTest
 
 import pytest
@@ -75,6 +77,55 @@ class Idle(nn.Module):
     said = complaint(check, VARIANT.VariantSubject("acme/own"))
     assert words in said
     assert "variant 'acme/own'" in said
+
+
+DOCUMENTED = Path(__file__).parents[2] / "docs" / "hooks" / "variants.md"
+ORIGINAL = "self.num_classes = spec.patch_size, spec.num_classes"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "words"),
+    [
+        (ORIGINAL, ORIGINAL.replace("spec.num_classes", "7"), "num_classes is 7, that of"),
+        ("return pooled if", "return features if", "pre_logits=True) gives (2, 64, 4, 4)"),
+        ("else self.head(pooled)", "else pooled", "gives (2, 64), a call (2, 5)"),
+        ('"num_chs": 64', '"num_chs": 32', "maps [(2, 32, 4, 4)], forward_intermediates gives [(2"),
+        ('"reduction": side', '"reduction": 2 * side', "feature_info states maps [(2, 64, 2, 2)]"),
+        ("**options", "indices", "forward_intermediates is called as backbone calls it: TypeError"),
+        ("return self.head\n", "return None\n", "get_classifier() names no parameters"),
+        ('{"stem": "patches"}', '{"stem": "stem"}', "group_matcher() names no parameters"),
+        ("self.patches =", "self.foreign = 1\n        self.patches =", "of class int, lacks"),
+    ],
+)  # fmt: skip
+def test_a_wrong_member_of_a_network_of_a_builder(complaint, acme, right, wrong, words):
+    page = DOCUMENTED.read_text(encoding="utf-8")
+    code = "class Mixer" + page.partition("class Mixer")[2].partition("\n\n\n@vitzoo")[0]
+    code = code.replace("return self.forward_head(", "return self.whole(")
+    code += """
+
+    def whole(self, features):
+        return self.head(features.mean((2, 3)))
+
+
+build = Mixer
+"""
+    head, _, _ = acme.parts.partition("def build")
+    assert right in code
+    acme((acme.parts, head + code), ("params = 965", "params = 12677"))
+    VARIANT.check_network(VARIANT.VariantSubject("acme/own"))
+    assert VARIANT.refused_by("acme/own") == ""
+    sys.modules.pop("acme_vit.parts")
+    acme((acme.parts, head + code.replace(right, wrong)), ("params = 965", "params = 12677"))
+    said = complaint(VARIANT.check_network, VARIANT.VariantSubject("acme/own"))
+    says(said, "variant 'acme/own'", words)
+
+
+def test_the_members_that_a_network_of_a_builder_lacks(acme):
+    acme()
+    VARIANT.check_network(VARIANT.VariantSubject("acme/own"))  # none is wrong
+    said = VARIANT.refused_by("acme/own")
+    says(said, "'pooled' needs forward_features() and forward_head()")
+    says(said, "vitzoo.backbone needs feature_info and", "until='head' needs get_classifier()")
 
 
 def test_a_spec_that_does_not_come_back(complaint):

@@ -117,11 +117,20 @@ def _use(zoo: Registry, info: PluginInfo, one: Named, row: Contribution | Varian
     """
     target = zoo.host.import_target(info.namespace, row)
     if isinstance(row, Variant):
-        from vitzoo.testing.checks.variants import VariantSubject, check_params
+        from vitzoo.testing.checks.variants import (
+            VariantSubject,
+            check_network,
+            check_params,
+            refused_by,
+        )
 
-        if built_of_parts(row) or one.name in _one_of_each(zoo, info.namespace):
+        if built_of_parts(row):
             check_params(VariantSubject(one.name))
             return ""
+        if one.name in _one_of_each(zoo, info.namespace):
+            check_params(VariantSubject(one.name))
+            check_network(VariantSubject(one.name))
+            return refused_by(one.name)
         return "a smaller variant of the same builder was built"
     if isinstance(row, CheckpointFormat) and inspect.isclass(target):
         name = target.__name__

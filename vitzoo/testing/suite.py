@@ -20,6 +20,7 @@ import pytest
 import vitzoo
 from vitzoo.errors import PluginError, did_you_mean
 from vitzoo.registry.registry import Registry, registry
+from vitzoo.schema.rows import built_of_parts
 from vitzoo.testing.checks import (
     CHECKS,
     archives,
@@ -168,6 +169,7 @@ class PluginTests:
     test_variant_default = of("variant", variants.check_default)
     test_variant_spec = of("python_variant", variants.check_spec)
     test_variant_runs = of("variant", variants.check_runs)
+    test_variant_network = of("built", variants.check_network)
     test_variant_lora = of("architecture", variants.check_lora)
     test_weights_row = of("row", weights.check_row)
     test_weights_bundled = of("bundled", weights.check_bundled)
@@ -211,6 +213,7 @@ def _subjects(tests: type[PluginTests], zoo: Registry) -> dict[str, Sequence[Pai
         "checkpoint_format": layouts,
         "variant": every,
         "architecture": [pair for pair in every if pair[1].name in kinds],
+        "built": [pair for pair in every if not built_of_parts(pair[1].row)],
         "python_variant": every if in_python else [],
         "hooks_of": [(tests.namespace, tests.namespace)] if in_python else [],
         "row": [pair for _, pair in files],

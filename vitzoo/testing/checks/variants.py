@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 from unittest import SkipTest
 
@@ -18,7 +19,9 @@ from torch import Tensor, nn
 import vitzoo
 from vitzoo.errors import InvalidOption
 from vitzoo.factory import create
+from vitzoo.network.members import CLASSIFIER, LAYERS, MAPS, NEEDED, POOLED, missing
 from vitzoo.network.model import VisionTransformer
+from vitzoo.parts.protocols import WeightsAdapter
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Variant, built_of_parts
 from vitzoo.schema.spec import Spec
@@ -40,6 +43,7 @@ REPORT = "report this as an error of vitzoo"
 DEFAULT = (
     "write `default = true` into the entry that the authors mean by the plain name of the network"
 )
+MEMBERS = "correct it as vitzoo.parts.Network describes, or leave the member out"
 NETWORKS = "give numbers that fit in the `networks` table of the test class"
 
 
@@ -139,6 +143,86 @@ def check_runs(subject: VariantSubject) -> None:
         (logits * torch.randn(logits.shape)).sum().backward()
     idle = [name for name, p in made.named_parameters() if p.requires_grad and p.grad is None]
     subject.require_none(idle, "no gradient reaches", USED)
+
+
+def check_network(subject: VariantSubject) -> None:
+    """What a network of another builder has of `vitzoo.parts.Network` is right: `num_classes` is
+    that of the spec; `forward_head` gives logits, and (b, d) before the classifier; every map of
+    `feature_info` has its channels and stride; classifier and layers have parameters; the
+    attribute `foreign` has the members of `vitzoo.parts.WeightsAdapter`.
+    """
+    from vitzoo.apps.train.freeze import freeze  # here, because an app is optional
+
+    if built_of_parts(subject.row):
+        return
+    classes = {"num_classes": SMALL["num_classes"]}
+    changes = classes if "num_classes" in subject.row.accepts else {}
+    made: Any = create({"variant": subject.name, **changes}, device="meta").eval()
+    spec = made.spec
+    problem = f"its num_classes is {made.num_classes!r}, that of its spec {spec.num_classes}"
+    subject.require(made.num_classes == spec.num_classes, problem, "set it to spec.num_classes")
+    images = torch.empty(2, spec.in_chans, *spec.image_size, device="meta")
+    if not missing(made, POOLED):
+        _check_pooled(subject, made, images)
+    if not missing(made, MAPS):
+        _check_maps(subject, made, images)
+    if not missing(made, CLASSIFIER) and spec.num_classes:
+        _check_layers(subject, "get_classifier()", partial(freeze, made, until="head"))
+    if not missing(made, LAYERS):
+        _check_layers(subject, "group_matcher()", partial(freeze, made, until=0))
+    adapter = getattr(made, "foreign", None)
+    problem = f"its attribute foreign, of class {type(adapter).__name__}, lacks members"
+    fits = adapter is None or isinstance(adapter, WeightsAdapter)
+    subject.require(fits, problem, "add classifiers, input_convs and resample()")
+
+
+def refused_by(name: str) -> str:
+    """Return which members the network of a variant lacks, and what refuses it; empty if none."""
+    network = create(name, device="meta")
+    lacking = {use: " and ".join(missing(network, use)) for use in NEEDED}
+    said = "; ".join(f"{use} needs {names}" for use, names in lacking.items() if names)
+    return said and f"it lacks members of vitzoo.parts.Network: {said}"
+
+
+def _check_pooled(subject: VariantSubject, made: Any, images: Tensor) -> None:
+    with subject.doing("forward_head(forward_features(images)) is computed", MEMBERS):
+        features = made.forward_features(images)
+        found, pooled = made.forward_head(features), made.forward_head(features, pre_logits=True)
+        expected, shape = flat(made(images))[0].shape, tuple(pooled.shape)
+    problem = f"forward_head(forward_features(images)) gives {tuple(flat(found)[0].shape)}"
+    said = f"{problem}, a call {tuple(expected)}"
+    subject.require(flat(found)[0].shape == expected, said, MEMBERS)
+    problem = f"forward_head(..., pre_logits=True) gives {shape} for 2 images, expected (2, d)"
+    subject.require(len(shape) == 2 and shape[0] == 2, problem, MEMBERS)
+
+
+def _check_maps(subject: VariantSubject, made: Any, images: Tensor) -> None:
+    every = list(range(len(made.feature_info)))
+    options = {"norm": False, "stop_early": True, "intermediates_only": True}
+    with subject.doing("forward_intermediates is called as backbone calls it", MEMBERS):
+        maps = made.forward_intermediates(images, indices=every, **options)
+        found = [tuple(one.shape) for one in maps]
+        rows = [(info["num_chs"], info["reduction"], info["module"]) for info in made.feature_info]
+    wanted = [(2, n, *(round(px / step) for px in images.shape[2:])) for n, step, _ in rows]
+    near = len(found) == len(wanted) and all(map(_near, found, wanted))
+    problem = f"feature_info states maps {wanted}, forward_intermediates gives {found}"
+    subject.require(near, problem, MEMBERS)
+
+
+def _near(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Return whether shapes of maps are equal but for one row and column, as padding makes."""
+    sides = zip(shape[2:], other[2:], strict=False)
+    same = len(shape) == len(other) and shape[:2] == other[:2]
+    return same and all(abs(a - b) <= 1 for a, b in sides)
+
+
+def _check_layers(subject: VariantSubject, what: str, use: Callable[[], object]) -> None:
+    """Fail if a method names no parameters: `use` then raises InvalidOption."""
+    try:
+        with subject.doing(f"{what} is called", MEMBERS):
+            use()
+    except InvalidOption as error:
+        subject.fail(f"{what} names no parameters: {error}", MEMBERS)
 
 
 def check_lora(subject: VariantSubject) -> None:
