@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 
+PROTOCOL = "**Protocol**: an object of any class that has these members fits."
+
 project = "vitzoo"
 version = release = vitzoo.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
@@ -212,12 +214,19 @@ def polish(
         lines.clear()
     if lines and (inspect.getdoc(nn.Module.forward) or "").startswith(lines[0]):
         lines.clear()
+    if is_protocol(value):
+        lines[:0] = [PROTOCOL, ""]
     text = ADDRESS.sub(
         lambda m: f"`docs/{m[1]}.md <../{m[1]}.html{m[2] or ''}>`__", "\n".join(lines)
     )
     # Such a link is relative to docs/testing.md, which has the docstrings of the tests.
     title = lambda m: f"`{' '.join(m[1].split())} <../{m[2] or 'testing'}.html{m[3] or ''}>`__"  # noqa: E731
     lines[:] = WITH_TITLE.sub(title, text).split("\n")
+
+
+def is_protocol(value: object) -> bool:
+    """Tell whether a value is a protocol, which Sphinx documents as a class."""
+    return inspect.isclass(value) and bool(getattr(value, "_is_protocol", False))
 
 
 def signature(

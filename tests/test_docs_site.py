@@ -21,6 +21,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import vitzoo
+from vitzoo import parts
 
 pytestmark = pytest.mark.docs
 
@@ -232,6 +233,13 @@ def test_the_reference_has_the_text_of_the_docstrings(site):
     text = (site / "docs" / "api" / "networks.html").read_text(encoding="utf-8")
     assert "Create a Vision Transformer with random or trained weights." in text
     assert "number of image channels." in text
+
+
+def test_the_reference_says_which_classes_are_protocols(site):
+    text = (site / "docs" / "api" / "vitzoo.parts.html").read_text(encoding="utf-8")
+    protocols = [name for name, one in vars(parts).items() if getattr(one, "_is_protocol", False)]
+    assert {"Head", "Network", "WeightsAdapter"} <= {*protocols}
+    assert text.count("<strong>Protocol</strong>: an object of any class") == len(protocols)
 
 
 def test_the_reference_has_no_texts_of_python_or_torch_and_no_marks_of_other_syntax(site):

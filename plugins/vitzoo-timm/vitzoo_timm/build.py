@@ -47,7 +47,7 @@ def build(spec: Spec) -> nn.Module:
 
 
 class TimmWeights:
-    """Adapts weights to a timm network, a `vitzoo.parts.WeightsAdapter`.
+    """Adapts weights to a timm network, with the protocol `vitzoo.parts.WeightsAdapter`.
 
     Args:
         model: the network.
