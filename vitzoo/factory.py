@@ -54,6 +54,7 @@ OTHER_SIZE = (
     "images: their processor states inputs of {0} px and the network {1} px; vitzoo.transform "
     "resizes and crops in proportion to {1} px, with dynamic=True or image_size= to {0} px"
 )
+ADAPTER = ("classifiers", "input_convs", "resample")  # members of `WeightsAdapter`
 Part = str | Mapping[str, Any] | nn.Module
 
 
@@ -304,6 +305,12 @@ def _built(
                 f"accepts: {', '.join(variant.accepts) or 'nothing'}"
             )
     network: nn.Module = zoo.host.network(variant, spec)
+    if (adapter := getattr(network, "foreign", None)) is not None:
+        lacking = [name for name in ADAPTER if not hasattr(adapter, name)]
+        if lacking:
+            what = f"the attribute foreign of its network, of class {type(adapter).__name__},"
+            problem = f"{what} lacks {', '.join(lacking)} of vitzoo.parts.WeightsAdapter"
+            raise zoo.host.builder_of(variant).error(problem, type(network))
     return network
 
 

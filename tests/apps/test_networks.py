@@ -12,7 +12,7 @@ from PIL import Image
 
 import vitzoo
 from helpers import refuses
-from vitzoo.errors import InvalidOption
+from vitzoo.errors import InvalidOption, PluginError
 
 PAGE = Path(__file__).parents[2] / "docs" / "hooks" / "variants.md"
 BARE = """
@@ -115,6 +115,17 @@ SLOW = {"export", "probe"}
 
 def marked(apps):
     return [pytest.param(app, marks=[pytest.mark.slow] * (app in SLOW)) for app in apps]
+
+
+@pytest.mark.usefixtures("image")
+def test_an_adapter_without_its_members_is_an_error_of_the_plugin(monkeypatch):
+    vitzoo.create("acme/mean")
+    monkeypatch.setattr(sys.modules["acme_mean"].Mixer, "foreign", 1, raising=False)
+    with refuses(
+        PluginError, "builder of 'acme/mean'", "acme-mean", "of class int", "classifiers",
+        "resample", "vitzoo.parts.WeightsAdapter",
+    ):  # fmt: skip
+        vitzoo.create("acme/mean")
 
 
 @pytest.mark.parametrize("app", marked(APPS))

@@ -94,7 +94,6 @@ ORIGINAL = "self.num_classes = spec.patch_size, spec.num_classes"
         ("**options", "indices", "forward_intermediates is called as backbone calls it: TypeError"),
         ("return self.head\n", "return None\n", "get_classifier() names no parameters"),
         ('{"stem": "patches"}', '{"stem": "stem"}', "group_matcher() names no parameters"),
-        ("self.patches =", "self.foreign = 1\n        self.patches =", "of class int, lacks"),
     ],
 )  # fmt: skip
 def test_a_wrong_member_of_a_network_of_a_builder(complaint, acme, right, wrong, words):

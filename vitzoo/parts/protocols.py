@@ -233,7 +233,6 @@ class Network(Protocol):
         """Return the layers in timm's form, for `layer_decay` and `freeze` with another layer."""
 
 
-@runtime_checkable
 class WeightsAdapter(Protocol):
     """Adapts weights to a network that is not made of vitzoo's parts.
 

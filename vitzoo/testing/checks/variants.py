@@ -21,7 +21,6 @@ from vitzoo.errors import InvalidOption
 from vitzoo.factory import create
 from vitzoo.network.members import CLASSIFIER, LAYERS, MAPS, NEEDED, POOLED, missing
 from vitzoo.network.model import VisionTransformer
-from vitzoo.parts.protocols import WeightsAdapter
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Variant, built_of_parts
 from vitzoo.schema.spec import Spec
@@ -148,8 +147,7 @@ def check_runs(subject: VariantSubject) -> None:
 def check_network(subject: VariantSubject) -> None:
     """What a network of another builder has of `vitzoo.parts.Network` is right: `num_classes` is
     that of the spec; `forward_head` gives logits, and (b, d) before the classifier; every map of
-    `feature_info` has its channels and stride; classifier and layers have parameters; the
-    attribute `foreign` has the members of `vitzoo.parts.WeightsAdapter`.
+    `feature_info` has its channels and stride; classifier and layers have parameters.
     """
     from vitzoo.apps.train.freeze import freeze  # here, because an app is optional
 
@@ -170,10 +168,6 @@ def check_network(subject: VariantSubject) -> None:
         _check_layers(subject, "get_classifier()", partial(freeze, made, until="head"))
     if not missing(made, LAYERS):
         _check_layers(subject, "group_matcher()", partial(freeze, made, until=0))
-    adapter = getattr(made, "foreign", None)
-    problem = f"its attribute foreign, of class {type(adapter).__name__}, lacks members"
-    fits = adapter is None or isinstance(adapter, WeightsAdapter)
-    subject.require(fits, problem, "add classifiers, input_convs and resample()")
 
 
 def refused_by(name: str) -> str:
