@@ -206,14 +206,15 @@ def _subjects(tests: type[PluginTests], zoo: Registry) -> dict[str, Sequence[Pai
         for row in rows
         for file in row.weights
     ]
+    architectures = [pair for pair in every if pair[1].name in kinds]
     return {
         **parts,
         "made": made,
         "part": [pair for pair in made if isinstance(pair[1], ModuleSubject)],
         "checkpoint_format": layouts,
         "variant": every,
-        "architecture": [pair for pair in every if pair[1].name in kinds],
-        "built": [pair for pair in every if not built_of_parts(pair[1].row)],
+        "architecture": architectures,
+        "built": [pair for pair in architectures if not built_of_parts(pair[1].row)],
         "python_variant": every if in_python else [],
         "hooks_of": [(tests.namespace, tests.namespace)] if in_python else [],
         "row": [pair for _, pair in files],
