@@ -23,10 +23,16 @@ class VitzooError(Exception):
 
     exit_code = 1
     about: object = None
+    keys: tuple[str, ...] = ()
 
     def of(self, about: object) -> Self:
         """Return the error with values, of which `vitzoo.advice` makes the rest of its text."""
         self.about = about
+        return self
+
+    def at(self, *keys: str) -> Self:
+        """Return the error with the keys of its value, from the top of the file that has it."""
+        self.keys = keys
         return self
 
     def complete(self, call: Mapping[str, Any] | None = None) -> None:
@@ -105,6 +111,8 @@ class RegistryError(VitzooError, ValueError):
 
     Fix: correct the key that the message names; docs/registry.md lists all keys.
     """
+
+    place = ""  # `file:line` of the key
 
 
 class IncompatibleManifest(RegistryError):

@@ -73,12 +73,27 @@ def _clone() -> Path | None:
 
 
 def _source() -> Path | None:
-    """Return the folder that vitzoo was installed from, as pip records it (PEP 610)."""
+    """Return the folder that vitzoo was installed from."""
+    return _folder("vitzoo")[0]
+
+
+def editable(name: str) -> str:
+    """Return the folder of a distribution if its installation is editable, else an empty text."""
+    folder, is_editable = _folder(name)
+    return str(folder) if folder and is_editable else ""
+
+
+def _folder(name: str) -> tuple[Path | None, bool]:
+    """Return the folder that a distribution was installed from, as pip records it (PEP 610).
+
+    The second value is whether the installation is editable.
+    """
     from urllib.request import url2pathname  # which imports http and ssl
 
     try:
-        distribution = metadata.distribution("vitzoo")
-        url = urlsplit(json.loads(distribution.read_text("direct_url.json") or "")["url"])
-    except Exception:  # noqa: BLE001  # vitzoo is not installed, or not from a folder
-        return None
-    return Path(url2pathname(url.path)) if url.scheme == "file" else None
+        record = json.loads(metadata.distribution(name).read_text("direct_url.json") or "")
+        url, how = urlsplit(record["url"]), record.get("dir_info", {})
+    except Exception:  # noqa: BLE001  # it is not installed, or not from a folder
+        return None, False
+    folder = Path(url2pathname(url.path)) if url.scheme == "file" else None
+    return folder, how.get("editable") is True

@@ -71,7 +71,7 @@ def test_a_broken_plugin_is_listed_with_line_cause_and_fix(run, install):
     row = by_namespace(out)["acme"]
     assert code == 0
     assert row["state"] == "broken"
-    assert row["location"] == f"{root}/acme/registry.toml:7"
+    assert row["location"] == f"{root}/acme/registry.toml:9"
     says(row["cause"], "[variants.net]", "size", "ti, s, b", "'tiny'")
     fixes = ("--upgrade acme-parts", "pip uninstall acme-parts", "VITZOO_DISABLE_PLUGINS=acme")
     says(row["fix"], *fixes)

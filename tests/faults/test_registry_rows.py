@@ -66,7 +66,7 @@ def read_text(tmp_path):
 
 
 def refused(read, *words, **changes):
-    with refuses(RegistryError, "registry.toml: [variants.net.weights.main]: ", *words) as caught:
+    with refuses(RegistryError, "registry.toml:", "[variants.net.weights.main]: ", *words) as caught:
         read(**changes)
     assert str(caught.value).isprintable()
 
@@ -399,7 +399,7 @@ def test_malformed_toml_is_refused(read_text, data, text):
     with pytest.raises(RegistryError, match=text) as caught:
         read_text(data)
     assert len(str(caught.value)) < 7000
-    assert "registry.toml: " in str(caught.value)
+    assert "registry.toml:" in str(caught.value)
 
 
 def test_giant_registry_file_is_refused_by_size(read_text, monkeypatch):

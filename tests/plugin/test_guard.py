@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("own_home", "_the_core_goes_on_working")
 @pytest.mark.parametrize(
     "code",
     [
-        "def f(:\n", "\n\nimport no_such_module", "\n\n1 / 0", "import json\n\njson.loads('')",
+        "\n\nimport no_such_module", "import json\n\njson.loads('')",
         "def f():\n    import json\n    json.loads('')\nf()",
     ],
 )  # fmt: skip
@@ -28,8 +28,7 @@ def test_file_and_line_are_those_of_the_plugin(install, code):
     install("globex-vit", "globex = globex", {"globex.py": code})
     with pytest.raises(PluginError):
         vitzoo.describe("globex/net")
-    line = 1 if code.startswith("def f(:") else 3
-    assert state("globex").cause.endswith(f"site/globex.py:{line})")
+    assert state("globex").cause.endswith("site/globex.py:3)")
 
 
 # Checkpoint formats: each method is called as the next user of it calls it.
@@ -514,7 +513,6 @@ HOOK = "import vitzoo\n@vitzoo.hookimpl\ndef vitzoo_heads(): return next(iter(()
     ("code", "fix"),
     [
         (HOOK, "correct {}/globex.py:3"),
-        ("\n\n1 / 0", "correct {}/globex.py:3"),
         ("x = '\0'\n", "correct {}/globex.py"),
         (HOOK.replace("next(iter(()))", "5"), "correct {}/globex.py"),
         ("import no_such_lib", "add 'no_such_lib' to the dependencies of globex-vit"),
@@ -680,15 +678,3 @@ def test_a_target_format_that_fails_names_the_file(install, small, tmp_path, nam
     target = tmp_path / "new.safetensors"
     with refuses(PluginError, *OF_FORMAT, name, "KeyError: 'no'", LINE, *FIX, target):
         vitzoo.convert(source, "globex/mine", target)
-
-
-def test_a_format_whose_methods_are_no_inverse(install, small, tmp_path):
-    code = "def to_model(self, tensors): return {k.upper(): t for k, t in tensors.items()}"
-    installed(install, LAYOUT % code)
-    source = vitzoo.save(fill(vitzoo.create(small)), tmp_path / "net.safetensors")
-    target = tmp_path / "new.safetensors"
-    said = (*OF_FORMAT, "from_model", "to_model", LINE, "globex/code.py:5", *FIX, target)
-    with refuses(PluginError, *said) as caught:
-        vitzoo.convert(source, "globex/mine", target)
-    assert "disk" not in str(caught.value)
-    assert not target.exists()

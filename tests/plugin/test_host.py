@@ -183,19 +183,9 @@ summary = "a policy that works"
     ("files", "cause", "wanted"),
     [
         (
-            {"acme/parts.py": "class Flatt: pass"},
-            ("AttributeError", "'Flat'"),
-            ("correct the target in {}/acme/registry.toml", "did you mean 'Flatt'"),
-        ),
-        (
             {"acme/part.py": ""},
             ("ModuleNotFoundError", "'acme.parts'"),
             ("correct the target in {}/acme/registry.toml", "did you mean 'part'"),
-        ),
-        (
-            {"acme/parts.py": "import no_such.sub"},
-            ("ModuleNotFoundError", "'no_such'"),
-            ("add requires = ['no_such'] to its entry in {}/acme/registry.toml",),
         ),
         (
             {"acme/parts.py": "import torch.no_such"},
@@ -216,11 +206,6 @@ summary = "a policy that works"
             {"acme/parts/__init__.py": "1 / 0", "acme/parts/flat.py": ""},
             ("parts/__init__.py:1", "by zero"),
             ("correct {}/acme/parts/__init__.py:1",),
-        ),
-        (
-            {"acme/parts.py": "\nraise SystemExit(0)"},
-            ("SystemExit: 0",),
-            ("correct {}/acme/parts.py:2",),
         ),
     ],
 )

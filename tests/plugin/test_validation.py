@@ -99,7 +99,6 @@ HEADS = "import vitzoo\n@vitzoo.hookimpl\ndef vitzoo_heads():"
         ("raise ValueError('\\x1b[31m' + chr(10) + 'two')", ("ValueError: \\x1b[31m two",)),
         ("import sys; sys.exit('bye')", ("SystemExit: bye",)),
         ("import vitzoo\n__file__ = 5", ("globex", "@vitzoo.hookimpl")),
-        ("def f(:\n", ("SyntaxError: ",)),
         ("import no_such_module", ("ModuleNotFoundError: ", "'no_such_module'")),
         (
             "import vitzoo\n@vitzoo.hookimpl(wrapper=True)\ndef vitzoo_heads(): return (yield)",

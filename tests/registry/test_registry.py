@@ -437,7 +437,7 @@ def test_the_users_own_file_is_data_only(local_registry, text, message):
     path = local_registry(text)
     with pytest.raises(RegistryError) as caught:
         vitzoo.variants()
-    says(str(caught.value), "VITZOO_REGISTRY", f"{path}: ", *message)
+    says(str(caught.value), "VITZOO_REGISTRY", path, *message)
 
 
 def own_files(tmp_path, monkeypatch, new_registry, **texts):

@@ -69,6 +69,7 @@ def _unknown_variant(name: str, zoo: Registry, given: Mapping[str, Any]) -> str:
         return text
     known = [*(row["name"] for row in zoo.index.listing()), *zoo.aliases]
     near = did_you_mean(name, [name for name in known if not zoo.host.switches.hides(name)])
+    near += _claims(name.partition("/")[0], zoo)
     usual = (
         "; `vitzoo list --all` shows all Vision Transformers of vitzoo; other networks, such as "
         "ResNets, are in timm and torchvision"
@@ -123,17 +124,29 @@ def _without_plugin(what: str, name: str, zoo: Registry) -> str:
     namespace, slash, _ = name.partition("/")
     if not slash or namespace in zoo.host.infos:
         return ""
-    near = did_you_mean(namespace, zoo.host.infos)
+    infos = list(zoo.host.infos.values())
+    near = did_you_mean(namespace, [info.namespace for info in infos if info.state != "broken"])
     also = "".join(
         f"; {info.distribution} may have the namespace, but {info.trouble}"
-        for info in list(zoo.host.infos.values())
+        for info in infos
         if info.unreadable
     )
+    if claims := _claims(namespace, zoo):
+        near, also = "", also + claims
     if install := install_command(namespace):
         near = _how_to_get(name, zoo) if what == "variant" else f"; {install}"
     elif what == "variant":
         also += _hub_call(name)
     return f"unknown {what} {quoted(name)}: no plugin {quoted(namespace)} is installed{near}{also}"
+
+
+def _claims(namespace: str, zoo: Registry) -> str:
+    """Return the end of a message: broken plugins that claim a namespace, in lower case or not."""
+    return "".join(
+        f"; a plugin that cannot be used claims {info.namespace!r}: {info.trouble}"
+        for info in list(zoo.host.infos.values())
+        if info.state == "broken" and info.namespace.lower() == namespace.lower()
+    )
 
 
 def _how_to_get(name: str, zoo: Registry) -> str:

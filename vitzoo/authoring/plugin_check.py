@@ -38,6 +38,7 @@ START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1])['path']; "
     "from vitzoo.authoring.plugin_check_worker import main; main()"
 )
+IMPORT = re.compile(r'^  File "<frozen importlib', re.MULTILINE)
 FRAME = re.compile(r'^  File "(.+)", line (\d+)', re.MULTILINE)
 
 
@@ -121,7 +122,11 @@ def _check(info: PluginInfo, result: Checked, timeout: float) -> Checked:
     step = last.get("step", "starting the process")
     problems = [_problem(info, **note["problem"]) for note in notes if "problem" in note]
     if late or code or step != ENDING:
-        killed = f"the check took longer than {timeout:g} s and was killed"
+        importing = ", during an import," if IMPORT.search(output) else ""
+        killed = (
+            f"the check took longer than {timeout:g} s{importing} and was killed; do this work "
+            "later, or state more seconds with --timeout"
+        )
         where = _frame(output, info) or last.get("location") or place(info)
         problems.append(_problem(info, step, killed if late else _end(code, output), where))
     untested: dict[str, list[str]] = {}

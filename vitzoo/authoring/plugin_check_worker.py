@@ -90,6 +90,7 @@ def probe(namespace: str, notes: Notes) -> None:
     zoo = registry()
     zoo.load_manifests()
     with suppress(PluginError):  # the plugin's state then has the cause
+        zoo.host.check_vitzoo(namespace)
         zoo.index.listing([f"{namespace}/*"])
     info = zoo.host.infos[namespace]
     if info.state in OFF:

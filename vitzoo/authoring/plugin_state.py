@@ -18,8 +18,6 @@ STATE = (
     "namespace", "state", "distribution", "version", "entry_point", "location", "cause", "fix"
 )  # fmt: skip
 RAISED_AT = re.compile(r"\(([^()]+):(\d+)\)$")
-TOML_LINE = re.compile(r" at line (\d+) column \d+$")
-TOML_TABLE = re.compile(r"\[(\w+)\.(\w+)[.\]]")
 
 
 def with_commands(host: PluginHost) -> dict[str, PluginInfo]:
@@ -67,13 +65,8 @@ def place(info: PluginInfo) -> str:
     if (raised := RAISED_AT.search(info.cause)) and Path(raised[1]).is_file():
         return f"{raised[1]}:{raised[2]}"
     file = info.location or _file(info.entry_point)
-    if file and (line := TOML_LINE.search(info.cause)):
-        return f"{file}:{line[1]}"
-    if file and (table := TOML_TABLE.search(info.cause)):
-        from vitzoo.plugin.source_lines import where_declared
-
-        return where_declared(file, table[1], table[2])
-    return file
+    placed = re.search(rf"{re.escape(file)}:\d+", info.cause) if file else None
+    return placed[0] if placed else file
 
 
 def _file(entry_point: str) -> str:

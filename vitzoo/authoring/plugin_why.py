@@ -78,6 +78,7 @@ def _trace(host: PluginHost, key: str, info: PluginInfo, inside: str) -> dict[st
         path = host.manifest_path(key)
         steps += _manifest(path, key) if path and key != CORE else ()
         with suppress(PluginError):  # the state has it
+            host.check_vitzoo(key)
             host.load(key)
         done = len(info.trace)
         info = host.infos[key]

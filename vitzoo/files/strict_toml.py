@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from codecs import BOM_UTF8
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import rtoml  # tomllib and tomli, written in Python, take four to ten times as long
@@ -20,6 +22,10 @@ DOTTED = re.compile(
     % MAX_DOTS,
     re.MULTILINE,
 )
+PART = r"""(?:[\w-]+|"(?:[^"\\]|\\.)*"|'[^']*')"""
+KEYS = rf"({PART}(?:\s*\.\s*{PART})*)"
+HEADER = re.compile(rf"\s*\[\[?\s*{KEYS}\s*\]")
+KEY = re.compile(rf"\s*{KEYS}\s*=")
 
 
 def strict_toml(text: bytes) -> dict[str, Any]:
@@ -66,3 +72,34 @@ def _check_shape(data: object, depth: int = 0) -> None:
     values = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
     for value in values:
         _check_shape(value, depth + isinstance(value, dict | list))
+
+
+def line_of(text: str, keys: Sequence[str]) -> int:
+    """Return the line of the key at the end of `keys`, which begin at the top of the file.
+
+    If the key is missing, it is the line of the innermost table around it; 0 if there is none.
+    The key of a table in a list is its number, from 1.
+    """
+    table: tuple[str, ...] = ()
+    lists: Counter[tuple[str, ...]] = Counter()
+    best = most = 0
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := HEADER.match(line):
+            found = table = _parts(header[1])
+            if line.lstrip().startswith("[["):
+                lists[table] += 1
+                found = table = (*table, str(lists[table]))
+        elif key := KEY.match(line):
+            found = table + _parts(key[1])
+        else:
+            continue
+        same = next((i for i, (a, b) in enumerate(zip(found, keys, strict=False)) if a != b), None)
+        common = min(len(found), len(keys)) if same is None else same
+        if common > most and common in (len(found), len(keys) - 1, len(keys)):
+            best, most = number, common
+    return best
+
+
+def _parts(dotted: str) -> tuple[str, ...]:
+    """Return the keys of a dotted key, without their quotes."""
+    return tuple(part.strip("\"'") for part in re.findall(PART, dotted))

@@ -10,13 +10,15 @@ import click
 
 from vitzoo.errors import PluginError
 from vitzoo.plugin import importing
-from vitzoo.plugin.discovery import claimed, refused
+from vitzoo.plugin.discovery import claimed, fitting, refused
 from vitzoo.plugin.entry_points import COMMANDS, Found, find_plugins
 from vitzoo.plugin.guard import Owner
 from vitzoo.plugin.info import TROUBLE, PluginInfo
 from vitzoo.plugin.source_lines import where_defined
 from vitzoo.plugin.switches import STRICT, Switches
 from vitzoo.schema.reader import describe
+
+AUTHOR = f'[project.entry-points."{COMMANDS}"] in pyproject.toml'
 
 
 def command_states(
@@ -71,14 +73,22 @@ def find_command(name: str, own: Collection[str]) -> click.Command | None:
 
 
 def import_command(info: PluginInfo) -> click.Command:
-    """Import a command; PluginError if that fails, or if it is no click command."""
+    """Import a command.
+
+    Raises:
+        PluginError: the distribution requires another vitzoo, the import fails, or the command is
+            no click command.
+    """
+    info = fitting(info)
+    if info.state == "incompatible":
+        raise PluginError(info.trouble)
     owner = Owner(info, info.namespace.removeprefix("vitzoo "), "command")
     module, _, name = info.entry_point.partition(":")
     try:
         with redirect_stdout(sys.stderr):
             found = getattr(importing.import_module(module), name)
     except (Exception, SystemExit) as error:
-        failed = owner.failed(info.entry_point, error, "the entry point")
+        failed = owner.failed(info.entry_point, error, AUTHOR)
         raise PluginError(failed.trouble) from error
     if not isinstance(found, click.Command):
         at = where_defined(info.entry_point)

@@ -4,18 +4,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from importlib.metadata import requires, version
+from pathlib import Path
 
 from vitzoo.plugin.entry_points import COMMANDS, Found, normal
-from vitzoo.plugin.info import CORE, FIRST_PARTY, FIRST_PARTY_COMMANDS, LOCAL, PluginInfo, renewal
+from vitzoo.plugin.info import (
+    CORE,
+    FIRST_PARTY,
+    FIRST_PARTY_COMMANDS,
+    LOCAL,
+    PluginInfo,
+    installing,
+    renewal,
+)
 from vitzoo.plugin.switches import NOT, ONLY, Switches
-from vitzoo.schema.reader import NAMESPACE
+from vitzoo.schema.reader import NAMESPACE, renamed
 
 ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:\w+\.toml)?", re.ASCII)
 MANIFEST_OR_MODULE = (
     "'package:file.toml' for a manifest next to the package's code, or 'package.module'"
 )
 COMMAND = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+
+OF_VITZOO = re.compile(r"vitzoo\s*(?:[\[(<>=!~;]|$)", re.IGNORECASE)
+RELEASE = re.compile(r"\d+(?:\.\d+)*")
+BOUND = re.compile(rf"(>=|<)\s*({RELEASE.pattern})")
+BOUNDS = re.compile(rf"vitzoo\s*((?:(?:>=|<)\s*{RELEASE.pattern}\s*,?\s*)*)")
 
 
 def sort_out(
@@ -61,7 +77,7 @@ def refused(found: Found, switches: Switches, own: Collection[str] = ()) -> Plug
         trace = (info.trace[0], f"switches: {off}")
         return replace(info, state="disabled", cause=off, fix=fix, trace=trace)
     if cause := _malformed(found, own):
-        return replace(info, cause=cause, fix=renewal(found, found.distribution))
+        return replace(info, cause=f"{cause}{declared(found)}", fix=author_fix(found))
     return None
 
 
@@ -80,17 +96,67 @@ def _malformed(found: Found, own: Collection[str]) -> str:
         return f"its metadata cannot be read: {found.damage}"
     if not NAMESPACE.fullmatch(name):
         return (
-            f"its {what} {name!r}, the name of the entry point, must be 1 to 64 lower-case "
-            "letters, digits, '-' and '_', starting with a letter and not equal to the name of a "
-            "Windows device, such as con"
+            f"{found.owner}: its {what} {name!r}, the name of the entry point, must be 1 to 64 "
+            "lower-case letters, digits, '-' and '_', starting with a letter and not equal to the "
+            f"name of a Windows device, such as con{renamed(name)}"
         )
     if reserved and normal(found.distribution) != owner:
-        return f"its {what} {name!r} is reserved for {reserved}"
+        return f"{found.owner}: its {what} {name!r} is reserved for {reserved}"
     if not form.fullmatch(found.value):
         return f"{entry_point} is malformed; write {expected}"
     if re.split(r"[.:]", found.value)[0] == "vitzoo":
         return f"{entry_point} must name a package of the plugin, not vitzoo"
     return ""
+
+
+def fitting(info: PluginInfo) -> PluginInfo:
+    """Return a state; it is `incompatible` if the distribution requires another vitzoo."""
+    problem = ""
+    with suppress(Exception):  # damaged metadata, or vitzoo is not installed
+        present = version("vitzoo")
+        stated = [text for text in requires(info.distribution) or () if OF_VITZOO.match(text)]
+        if unclear := [text for text in stated if not _plainly_fits(text, present)]:
+            from vitzoo.plugin.requirements import other_vitzoo  # imports packaging
+
+            problem = other_vitzoo(unclear)
+    if not problem:
+        return info
+    cause = f"{info.distribution} {info.version}".strip() + f": {problem}"
+    fix = f"{installing().update()}, or {renewal(info, info.distribution)}"
+    trace = (*info.trace, f"failed: {problem}")
+    return replace(info, state="incompatible", cause=cause, fix=fix, trace=trace)
+
+
+def _plainly_fits(requirement: str, present: str) -> bool:
+    """Tell whether a requirement has only the limits `>=` and `<`, and a version is within them."""
+    limits = BOUNDS.fullmatch(requirement)
+    if not limits or not RELEASE.fullmatch(present):
+        return False
+    bounds = [(sign, _release(bound)) for sign, bound in BOUND.findall(limits[1])]
+    now = _release(present)
+    return all(now >= bound if sign == ">=" else now < bound for sign, bound in bounds)
+
+
+def _release(text: str) -> tuple[int, ...]:
+    """Return the numbers of a version without zeros at its end."""
+    return tuple(map(int, re.sub(r"(\.0+)+$", "", text).split(".")))
+
+
+def declared(found: Found) -> str:
+    """Return `file:line` of an entry point in the metadata, in brackets; empty if not known."""
+    from vitzoo.files.strict_toml import line_of  # only problems need it
+
+    file, line = Path(found.location, "entry_points.txt"), 0
+    with suppress(OSError, ValueError):
+        line = line_of(file.read_text("utf-8"), f"{found.group}.{found.namespace}".split("."))
+    return f" ({file}:{line})" if line else ""
+
+
+def author_fix(found: Found) -> str:
+    """Return the fix of an entry point, which its author writes in pyproject.toml."""
+    group = found.group if found.group != COMMANDS else f'"{found.group}"'
+    correct = "" if found.damage else f"correct [project.entry-points.{group}] in pyproject.toml"
+    return renewal(found, found.distribution, correct)
 
 
 def claimed(rivals: list[Found]) -> PluginInfo:
@@ -105,7 +171,7 @@ def claimed(rivals: list[Found]) -> PluginInfo:
     if len(owners) == 1:
         values = " and ".join(sorted(found.value for found in rivals))
         cause = f"{owners[0]} has two entry points named {first.namespace!r}: {values}"
-        fix = renewal(first, first.distribution)
+        cause, fix = f"{cause}{declared(first)}", author_fix(first)
     return replace(info, state="conflict", cause=cause, fix=fix)
 
 

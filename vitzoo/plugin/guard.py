@@ -22,6 +22,13 @@ HERE = f"{Path(__file__).parents[1]}{os.sep}"  # lines of vitzoo are not reporte
 MAX_TEXT = 1000  # characters of an error's text
 
 
+def package_files() -> Any:
+    """Return the module `vitzoo.plugin.package_files`, which names of the core do not need."""
+    from vitzoo.plugin import package_files
+
+    return package_files
+
+
 class Blaming(NamedTuple):
     """Raises in a `with` block the error that `error` makes of an exception of foreign code.
 
@@ -47,12 +54,14 @@ class Owner(NamedTuple):
         name: of the entry, with its namespace.
         kind: of the entry; empty for an error of the plugin.
         file: that the entry reads or writes; empty for none.
+        row: the entry; None if it is not known.
     """
 
     info: PluginInfo
     name: str
     kind: str = ""
     file: str = ""
+    row: Any = None
 
     def __str__(self) -> str:
         version = f"{self.info.distribution} {self.info.version}".strip()
@@ -60,6 +69,12 @@ class Owner(NamedTuple):
         if self.kind == "command":
             return f"command {self.name!r} of {version}"
         return f"{entry}plugin {self.info.namespace!r}" + (f" ({version})" if version else "")
+
+    def declared(self, *key: str) -> str:
+        """Return `file:line` of the entry, or of its key, in a manifest; the file of a module."""
+        from vitzoo.plugin.origin import declared
+
+        return declared(self.info, self.row, *key)
 
     def calling(self, code: object, name: str) -> Blaming:
         """Convert what `code`, which is called `name`, raises into a PluginError."""
@@ -80,27 +95,32 @@ class Owner(NamedTuple):
         place = f" ({at})" if at else ""
         return PluginError(f"{file}{self}: {problem}{place}; {fix or self.fix(error, at)}")
 
-    def failed(self, target: str, error: BaseException, place: str) -> PluginInfo:
-        """Return the state after an import of `package.module:name` that is written in `place`."""
+    def failed(self, target: str, error: BaseException, what: str, place: str = "") -> PluginInfo:
+        """Return the state after an import of `package.module:name`.
+
+        `what` has the name, at the `file:line` of `place`.
+        """
         top = target.partition(":")[0].partition(".")[0]
         at = raised_at(error, top)  # empty: there is no such module, or no such name in it
-        cause = f"{self}: cannot import {target!r}: {reason_of(error, at)}"
-        from vitzoo.plugin.package_files import near
-
-        fix = self.fix(error, at) if at else self.fix(None, place) + near(target)
+        cause = f"{self}: cannot import {target!r}: {reason_of(error, at or place)}"
+        near = package_files().near(target)
+        fix = self.fix(error, at) if at else self.fix(None, what) + near
         return replace(self.info, state="failed", cause=cause, fix=fix)
 
     def fix(self, error: BaseException | None, at: str) -> str:
         """Return the fix of an error that was raised at a line, which may be unknown."""
-        from vitzoo.plugin.package_files import is_installed
-
         lacking = str(getattr(error, "name", "")).partition(".")[0]
-        fix = f"correct {at}, " if at else ""
-        if at and isinstance(error, ModuleNotFoundError) and not is_installed(lacking):
-            fix = f"add {lacking!r} to the dependencies of {self.info.distribution}, "
+        fix = f"correct {at}" if at else ""
+        if (
+            at
+            and isinstance(error, ModuleNotFoundError)
+            and not package_files().is_installed(lacking)
+        ):
+            fix = f"add {lacking!r} to the dependencies of {self.info.distribution}"
             if self.info.location.endswith(".toml"):
-                fix = f"add requires = [{lacking!r}] to its entry in {self.info.location}, "
-        return f"{fix}{renewal(self.info, self.name)}"
+                place = self.declared() if self.row else self.info.location
+                fix = f"add requires = [{lacking!r}] to its entry in {place}"
+        return renewal(self.info, self.name, fix)
 
 
 def owner_of_part(what: str) -> Owner | None:
@@ -185,14 +205,13 @@ def for_file(layout: Any, file: str) -> Any:
     return layout
 
 
-def not_inverse(layout: Any, problem: str) -> PluginError | None:
-    """Return the error about a plugin's format whose methods do not undo each other."""
+def not_inverse(layout: Any, problem: str, method: str) -> PluginError | None:
+    """Return the error about a plugin's format whose methods do not undo each other.
+
+    `method` is the wrong one of `from_model` and `to_model`.
+    """
     found = guarded(layout)
-    if found is None:
-        return None
-    target, owner = found
-    at = defined_at(target.from_model)
-    return owner.error(f"{problem}: to_model must undo from_model ({at})", target.to_model)
+    return found and found[1].error(problem, getattr(found[0], method))
 
 
 def note_of(layout: Any) -> str:

@@ -16,9 +16,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vitzoo.errors import IncompatibleManifest, PluginError, RegistryError
+from vitzoo.errors import IncompatibleManifest, MissingDependency, PluginError, RegistryError
 from vitzoo.plugin.entry_points import GROUP, Found, find_plugins
-from vitzoo.plugin.guard import GuardedFormat, Owner, raised_at, reason_of, text_of
+from vitzoo.plugin.guard import (
+    GuardedFormat,
+    Owner,
+    defined_at,
+    package_files,
+    raised_at,
+    reason_of,
+    text_of,
+)
 from vitzoo.plugin.importing import import_module
 from vitzoo.plugin.info import CORE, LOCAL, OFF, TROUBLE, PluginInfo, installing
 from vitzoo.plugin.switches import STRICT, Switches
@@ -80,6 +88,7 @@ class PluginHost:
         self._infos = {CORE: PluginInfo(CORE, "core", location=str(CORE_MANIFEST))}
         self._unread = {CORE: Found(CORE, "vitzoo:registry.toml", "vitzoo")}
         self._discovered = False
+        self._fitting: set[str] = set()  # plugins whose requirement of vitzoo was checked
         self._reading: set[tuple[int, str]] = set()  # by which thread
 
     @cached_property
@@ -105,11 +114,9 @@ class PluginHost:
         """Find the installed plugins, unless that is done; no plugin is imported."""
         with LOCK:
             if not self._discovered:
-                from vitzoo.plugin.discovery import sort_out
-
                 self.found = find_plugins()
                 ours = [found for found in self.found if found.group == GROUP]
-                states, unread = sort_out(ours, self.switches)
+                states, unread = discovery().sort_out(ours, self.switches)
                 states |= self._infos
                 order = sorted(states, key=lambda name: (name != CORE, name == LOCAL, name))
                 self._infos = {name: states[name] for name in order}
@@ -127,12 +134,11 @@ class PluginHost:
         """Return the path of a manifest that has not been read yet, None if it is missing."""
         if namespace == CORE:
             return CORE_MANIFEST
-        from vitzoo.plugin.package_files import manifest_path
-
         try:
-            return manifest_path(self._unread[namespace])
+            found: Path = package_files().manifest_path(self._unread[namespace])
         except Exception:  # noqa: BLE001  # reading the manifest reports the error
             return None
+        return found
 
     def load(self, namespace: str) -> None:
         """Read a manifest or import a module, unless that is done, and record state and entries.
@@ -149,7 +155,8 @@ class PluginHost:
         found, reading = self._unread.get(namespace), (threading.get_ident(), namespace)
         result: tuple[PluginInfo, Contents | None] | None
         error: BaseException | None = None
-        if found is not None and reading not in self._reading:
+        usable = namespace == CORE or self._infos[namespace].state != "incompatible"
+        if found is not None and usable and reading not in self._reading:
             try:
                 self._reading.add(reading)
                 result = self._read(found, self._infos[namespace])
@@ -172,9 +179,7 @@ class PluginHost:
         if found.namespace == CORE:
             return info, _contents(self.core, "vitzoo")
         if found.value.endswith(".toml"):
-            from vitzoo.plugin.package_files import manifest_path
-
-            path, package = manifest_path(found), found.value.partition(":")[0]
+            path, package = package_files().manifest_path(found), found.value.partition(":")[0]
             manifest = read_manifest(
                 path,
                 package=package.split(".")[0],
@@ -203,18 +208,22 @@ class PluginHost:
 
     def _failed(self, found: Found, error: BaseException) -> PluginInfo:
         """Return the state of a plugin that cannot be read."""
-        from vitzoo.plugin.source_lines import where_defined
-
         info = self._infos[found.namespace]
-        at = "" if found.value.endswith(".toml") else where_defined(found.value)
+        is_module = not found.value.endswith(".toml")
+        at = defined_at(found.value) if is_module else getattr(error, "place", "")
         line = raised_at(error, info.package, at)
         reason, newer = reason_of(error, line), isinstance(error, IncompatibleManifest)
-        owner = Owner(info, found.namespace)
+        cause, owner = f"{found.owner}: {reason}", Owner(info, found.namespace)
+        fix = owner.fix(error, at and line)
+        if not at and isinstance(error, PluginError | ModuleNotFoundError):  # there is no such file
+            cause += discovery().declared(found)
+            near = package_files().near(found.value) if is_module else ""
+            fix = discovery().author_fix(found) + near
         return replace(
             info,
             state="incompatible" if newer else "broken",
-            cause=f"{found.owner}: {reason}",
-            fix=installing().update() if newer else owner.fix(error, at and line),
+            cause=cause,
+            fix=installing().update() if newer else fix,
             trace=(*info.trace, f"failed: {reason}"),
         )
 
@@ -240,6 +249,23 @@ class PluginHost:
                 _warn(self.switches.unknown(namespace, self._names(namespace)))
             if lasting:
                 del self._unread[namespace]
+
+    def check_vitzoo(self, namespace: str) -> None:
+        """Set the state `incompatible` if the distribution of a plugin requires another vitzoo.
+
+        Listings do not call this, because it reads the requirements of the distribution.
+
+        Raises:
+            PluginError: the plugin cannot be used.
+        """
+        info = self.infos.get(namespace)
+        if info and info.entry_point and info.state not in OFF and namespace not in self._fitting:
+            info = discovery().fitting(info)
+            with LOCK:
+                self._infos[namespace] = info
+                self._fitting.add(namespace)
+        if info and info.state == "incompatible":
+            raise PluginError(f"plugin {namespace!r} cannot be used: {info.trouble}")
 
     def add(self, namespace: str, rows: Rows, aliases: Mapping[str, str]) -> None:
         """Add entries under their full names."""
@@ -276,12 +302,19 @@ class PluginHost:
         """
         from vitzoo.schema.rows import Variant
 
-        target: Any = row.builder if isinstance(row, Variant) else row.target
+        key = "builder" if isinstance(row, Variant) else "target"
+        target: Any = getattr(row, key)
         info, entry = self._infos[namespace], f"{namespace}/{row.name.rpartition('/')[2]}"
+        owner = Owner(info, entry, row=row)
         if row.requires:
             from vitzoo.plugin.requirements import check_requirements
 
-            check_requirements(row.requires, f"{Owner(info, entry)}: {row.name!r}")
+            whose = f"{owner}: {row.name!r}"
+            try:
+                check_requirements(row.requires, whose)
+            except (PluginError, MissingDependency) as error:
+                place = f"{whose} ({owner.declared('requires')})"
+                raise type(error)(str(error).replace(whose, place, 1)) from error
         if not isinstance(target, str):
             return target
         module, _, name = target.partition(":")
@@ -290,7 +323,8 @@ class PluginHost:
         except (Exception, SystemExit) as error:
             if namespace == CORE:
                 raise
-            info = Owner(info, entry).failed(target, error, f"the target in {info.location}")
+            place = owner.declared(key)
+            info = owner.failed(target, error, f"the {key} in {place}", place)
             self._infos[namespace] = info
             raise PluginError(info.trouble) from error
         if info.state == "failed" and repr(target) in info.cause:
@@ -341,6 +375,13 @@ class PluginHost:
         """Return all names of a loaded plugin, including aliases and disabled names."""
         contents = self.contents[namespace]
         return {row.name for _, row in contents.rows} | {*contents.aliases}
+
+
+def discovery() -> Any:
+    """Return the module `vitzoo.plugin.discovery`, which names of the core do not need."""
+    from vitzoo.plugin import discovery
+
+    return discovery
 
 
 def full_name(namespace: str, name: str) -> str:

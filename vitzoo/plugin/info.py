@@ -43,8 +43,8 @@ class PluginInfo(Record):
         namespace: name of the entry point, the part before the slash in the plugin's names; for a
             plugin's command `vitzoo NAME`.
         state: `core`, `loaded`, `lazy` (not read yet), `failed` (one of its targets cannot be
-            imported; its other names work), `disabled` (by a setting), `incompatible` (needs a
-            newer vitzoo), `broken` (cannot be read or imported), or `conflict` (two distributions
+            imported; its other names work), `disabled` (by a setting), `incompatible` (needs
+            another vitzoo), `broken` (cannot be read or imported), or `conflict` (two distributions
             have the namespace; neither is used).
         distribution, version: the distribution that has the plugin.
         entry_point: value of the entry point.
@@ -106,10 +106,20 @@ def install_command(namespace: str, *, update: bool = False) -> str:
     return installing().from_clone(*["."] * update, f"./plugins/{owner}", update=update)
 
 
-def renewal(found: Found | PluginInfo, name: str) -> str:
-    """Return the fix for a plugin that cannot be used; `name` is the value that disables it."""
+def renewal(found: Found | PluginInfo, name: str, correct: str = "") -> str:
+    """Return the fix for a plugin that cannot be used; `name` is the value that disables it.
+
+    `correct` says what its author has to correct. An author who has an editable installation is not
+    told to upgrade.
+    """
     pip = installing().pip
     owner, rows = found.distribution, (FIRST_PARTY | FIRST_PARTY_COMMANDS).items()
     own = next((space for space, one in rows if one == owner), "")
     upgrade = install_command(own) or pip("install", "--upgrade", owner)
-    return f"{upgrade}, or {pip('uninstall', owner)}, or {NOT}={name}"
+    if not own and (folder := installing().editable(owner)):
+        upgrade = (
+            f"install it again after a change of pyproject.toml: {pip('install', '-e', folder)}"
+        )
+        correct = correct or f"correct it in {folder}"
+    fixes = f"{upgrade}, or {pip('uninstall', owner)}, or {NOT}={name}"
+    return f"{correct}, {fixes}" if correct else fixes

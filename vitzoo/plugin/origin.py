@@ -40,6 +40,13 @@ def named(
         KIND_OF_HOOK.get(hook, "variant"),
         target if isinstance(target, str) else str(getattr(target, "__qualname__", target)),
         lookup(target) if isinstance(target, str) else where_defined(target),
-        where_declared(info.location, hook, inside),
+        declared(info, row),
         hidden,
+    )
+
+
+def declared(info: PluginInfo, row: Contribution | Variant, *key: str) -> str:
+    """Return `file:line` of a contribution, or of its key, in a manifest; the file of a module."""
+    return where_declared(
+        info.location, HOOK_OF_CLASS[type(row)], row.name.rpartition("/")[2], *key
     )

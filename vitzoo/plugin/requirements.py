@@ -38,6 +38,16 @@ def check_requirements(requires: Iterable[str], whose: str) -> None:
         raise MissingDependency(f"{whose} needs {text!r}, that needs {_stated(lacking)}, {state}")
 
 
+def other_vitzoo(requires: Iterable[str]) -> str:
+    """Say which of these requirements of vitzoo this one does not meet, empty if it meets all."""
+    present = _present("vitzoo")
+    for text in requires:
+        wanted = Requirement(text)
+        if (not wanted.marker or wanted.marker.evaluate()) and not _fits(wanted, present):
+            return f"it requires {_stated(wanted)}, {_state(wanted, present)}"
+    return ""
+
+
 def check_extra(extra: str, whose: str) -> None:
     """Raise `MissingDependency` unless the distributions of an extra of vitzoo are installed.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache, partial
@@ -13,7 +12,6 @@ from typing import Any
 from vitzoo.plugin.package_files import module_file
 
 MAX_HOPS = 8  # imports that are followed
-HEADER = re.compile(r"""\s*\[\s*(\w+)\s*\.\s*["']?(\w+)""")
 
 
 def where_defined(target: object) -> str:
@@ -87,20 +85,19 @@ def _source_of(node: ast.ImportFrom, module: str, file: Path) -> str:
     return ".".join([*package[: max(keep, 0)], *filter(None, [node.module])])
 
 
-def where_declared(location: str, hook: str, name: str) -> str:
-    """Return `file:line` of an entry in a manifest, or the file of a module plugin."""
+def where_declared(location: str, hook: str, name: str, *key: str) -> str:
+    """Return `file:line` of an entry, or of its key, in a manifest; the file of a module plugin."""
     if not location.endswith(".toml"):
         return location
-    line = _rows(location).get((hook.removeprefix("vitzoo_"), name))
+    from vitzoo.files.strict_toml import line_of  # the command `plugins` reads no manifest
+
+    line = line_of(_text(location), (hook.removeprefix("vitzoo_"), name, *key))
     return f"{location}:{line}" if line else location
 
 
 @lru_cache(maxsize=4)
-def _rows(manifest: str) -> dict[tuple[str, str], int]:
-    """Return the line of the first header of each entry, by table and name."""
-    found: dict[tuple[str, str], int] = {}
+def _text(manifest: str) -> str:
+    """Return the text of a manifest, empty if it cannot be read."""
     with suppress(OSError, ValueError):
-        for number, line in enumerate(Path(manifest).read_text("utf-8").splitlines(), 1):
-            if header := HEADER.match(line):
-                found.setdefault((header[1], header[2]), number)
-    return found
+        return Path(manifest).read_text("utf-8")
+    return ""

@@ -132,12 +132,13 @@ class Index:
         """
         host = self.zoo.host
         self.rows()
+        self.zoo.check_vitzoo()
         for name in list(host.infos):
             if any(off.startswith(f"{name}/") for off in host.switches.off):
                 with suppress(PluginError):
                     host.load(name)  # it may have parts that are disabled
             info, listing = host.infos[name], self._listings.get(name)
-            if listing and name in host.manifests():  # not read
+            if listing and name in host.manifests() and info.state != "incompatible":  # not read
                 state = info.state if name == CORE else "loaded"
                 info = replace(info, state=state, location=str(host.manifest_path(name)))
             elif host.rows.get(name):

@@ -109,6 +109,12 @@ class Registry:
             with contextlib.suppress(PluginError):
                 self.host.load(namespace)
 
+    def check_vitzoo(self) -> None:
+        """Set the state of each plugin that requires another vitzoo."""
+        for namespace in list(self.host.infos):
+            with contextlib.suppress(PluginError):
+                self.host.check_vitzoo(namespace)
+
     def variant(self, name: str) -> Variant:
         """Return the variant of a name or of a former name (alias).
 
@@ -118,7 +124,7 @@ class Registry:
         """
         if not isinstance(name, str):
             raise UnknownName(f"the name of a variant must be text, got {describe_value(name)}")
-        self.load_namespace_of(name)
+        self._use_namespace_of(name)
         if name in self.aliases and self.host.switches.hides(name):
             raise PluginError(_switched_off(name))
         name = self.aliases.get(name, name)
@@ -162,8 +168,7 @@ class Registry:
     def contribution(self, kind: str, name: str) -> tuple[str, Contribution]:
         """Return the namespace and the entry of a part; its code is not imported."""
         rows = self.host.parts[kind]
-        if name not in rows:
-            self.load_namespace_of(name)
+        self._use_namespace_of(name)
         if name in rows:
             return rows[name]
         raise self._unknown(kind, name)
@@ -171,6 +176,7 @@ class Registry:
     def plugins(self) -> list[PluginInfo]:
         """Return every plugin and its state, the core first."""
         self.load_manifests()
+        self.check_vitzoo()
         return list(self.host.infos.values())
 
     def named(self, name: str) -> list[tuple[str, Contribution | Variant]]:
@@ -178,7 +184,7 @@ class Registry:
 
         Only the plugin that the name belongs to is read. A part comes before a variant.
         """
-        self.load_namespace_of(name)
+        self._use_namespace_of(name)
         found = [rows[name] for rows in self.host.parts.values() if name in rows]
         variant = self.host.variants.get(name)
         return [*found, *([(variant.namespace, variant)] if variant else [])]
@@ -213,6 +219,13 @@ class Registry:
             self.host.load(CORE)
         elif namespace in self.host.infos:
             self.host.load(namespace)
+
+    def _use_namespace_of(self, name: str) -> None:
+        """Read the plugin that a name belongs to; PluginError if it requires another vitzoo."""
+        namespace, slash, _ = name.partition("/")
+        if slash:
+            self.host.check_vitzoo(namespace)
+        self.load_namespace_of(name)
 
     def _unknown(self, what: str, name: str) -> UnknownName:
         """Return the error about a name without an entry.

@@ -227,7 +227,8 @@ def read_comparisons(reader: Reader) -> dict[str, tuple[PaperResult, ...]]:
 def _paper_results(reader: Reader, key: str) -> tuple[PaperResult, ...]:
     found = []
     for number, table in enumerate(reader.take(key, list, []), 1):
-        row = Reader(table, f"{reader.where} {key} {number}", reader.error)
+        keys = (*reader.keys, key, str(number))
+        row = Reader(table, f"{reader.where} {key} {number}", reader.error, keys)
         stated = row.every(required(PaperResult))
         stated["accuracies"] = percentages(row)
         found.append(NO_RESULT.with_values(**stated, **row.each(optional(PaperResult))))

@@ -73,7 +73,8 @@ def _measured(reader: Reader, name: str, known: Mapping[str, Throughput]) -> Thr
     if not isinstance(reader.table[name], Mapping):
         found = known_row(reader, "measurements", name, known)
         return found.with_values(images_per_second=positive(reader, name))
-    row = Reader(reader.table[name], f"{reader.where}: {name}", reader.error)
+    keys = (*reader.keys, name)
+    row = Reader(reader.table[name], f"{reader.where}: {name}", reader.error, keys)
     found = _measurement(name, row)
     found = found.with_values(images_per_second=positive(row, "images_per_second"))
     row.done()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 from vitzoo.errors import IncompatibleManifest, PluginError, RegistryError, did_you_mean
 from vitzoo.files.access import read_regular
-from vitzoo.files.strict_toml import loads, strict_toml
+from vitzoo.files.strict_toml import line_of, loads, strict_toml
 from vitzoo.schema.entries import NUMBERS, Entries, read_comparisons, read_pretraining
 from vitzoo.schema.figures import read_evaluations, read_measurements, read_recipes
 from vitzoo.schema.kinds import HOOKS, KINDS, VARIANT_HOOK
@@ -21,6 +22,7 @@ from vitzoo.schema.spec import LIMITS, Spec
 from vitzoo.schema.terms import CORE_BUILDER as CORE_BUILDER, MAX_MANIFEST
 
 API = 1
+TOML_LINE = re.compile(r" at line (\d+)")
 
 
 @dataclass(frozen=True)
@@ -87,19 +89,44 @@ def read_manifest(
     try:
         table = loads(data) if installed else strict_toml(data)
     except ValueError as error:
-        raise RegistryError(f"{path}: {error}") from error
-    reader = Reader(table, str(path))
+        line = TOML_LINE.search(str(error))
+        raise _placed(RegistryError(f"{path}: {error}"), path, line and int(line[1])) from error
+    try:
+        return _read(path, Reader(table, str(path)), package, sizes or {}, sized=sized, base=base)
+    except RegistryError as error:
+        _placed(error, path, line_of(data.decode(), error.keys))
+        raise
+
+
+def _placed(error: RegistryError, path: Path, line: int | None) -> RegistryError:
+    """Write the line of a key behind the name of its file in the message of an error."""
+    if line:
+        error.place = f"{path}:{line}"
+        error.args = (str(error.args[0]).replace(str(path), error.place, 1), *error.args[1:])
+    return error
+
+
+def _read(
+    path: Path,
+    reader: Reader,
+    package: str | None,
+    sizes: Mapping[str, Spec],
+    *,
+    sized: bool,
+    base: Callable[[str], Variant] | None,
+) -> Manifest:
+    """Read the tables of a registry file; the arguments are those of `read_manifest`."""
     api = reader.count("api")
     if api > API:
         raise IncompatibleManifest(
             f"{path}: api is {api}, but this vitzoo reads at most {API}; the file needs a newer "
-            "vitzoo"
-        )
+            f"vitzoo, or api = {API}"
+        ).at("api")
     # Tables of figures come before the entries of weights, which refer to them by name.
-    own_sizes = _sizes(reader, sizes or {})
+    own_sizes = _sizes(reader, sizes)
     entries = Entries(
         package,
-        {**(sizes or {}), **own_sizes},
+        {**sizes, **own_sizes},
         sized=sized,
         evaluations=read_evaluations(reader),
         measurements=read_measurements(reader),
@@ -161,10 +188,25 @@ def _aliases(reader: Reader) -> dict[str, str]:
     aliases = {former: sub.text(former) for former in sub.table}
     for former, present in aliases.items():
         if former in names:
-            raise sub.fail(f"{former!r} is the name of a variant; a former name is never reused")
+            problem = f"{former!r} is the name of a variant; a former name is never reused"
+            raise sub.fail(problem, former)
         if present not in names:
-            raise sub.fail(
-                f"the present name of {former!r} is {present!r}, which is no variant of this file"
-                f"{did_you_mean(present, names)}"
-            )
+            raise sub.fail(_no_variant(former, aliases, names), former)
     return aliases
+
+
+def _no_variant(former: str, aliases: Mapping[str, str], names: Collection[str]) -> str:
+    """Say why the present name of a former one is no variant."""
+    seen, last = [former], aliases[former]
+    while last in aliases and last not in seen:
+        seen.append(last)
+        last = aliases[last]
+    if last in seen:
+        cycle = " -> ".join([*seen[seen.index(last) :], last])
+        return f"the former names {cycle} are a cycle; write the name of a variant of this file"
+    if last in names:
+        return f"the present name of {former!r} is {seen[1]!r}, a former name; write {last!r}"
+    return (
+        f"the present name of {former!r} is {aliases[former]!r}, which is no variant of this file"
+        f"{did_you_mean(last, names)}"
+    )

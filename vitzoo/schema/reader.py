@@ -44,19 +44,28 @@ class Reader:
         table: the mapping.
         where: its place for messages, such as `registry.toml: [variants.vit_b16]`.
         error: class of the errors that are raised.
+        keys: of the table, from the top of its file.
     """
 
-    def __init__(self, table: object, where: str, error: type[VitzooError] = RegistryError) -> None:
+    def __init__(
+        self,
+        table: object,
+        where: str,
+        error: type[VitzooError] = RegistryError,
+        keys: tuple[str, ...] = (),
+    ) -> None:
         if type(table) is not dict and not isinstance(table, Mapping):
-            raise error(f"{where}: expected a table, got {describe(table)}")
+            raise error(f"{where}: expected a table, got {describe(table)}").at(*keys)
         self.table: Mapping[str, Any] = table
         self.where = where
         self.error = error
+        self.keys = keys
         self._asked: list[str] = []
 
-    def fail(self, message: str) -> VitzooError:
-        """Return the error to raise for `message`."""
-        return self.error(f"{self.where}: {message}")
+    def fail(self, message: str, key: str = "") -> VitzooError:
+        """Return the error to raise for `message`, which begins with its key or is about `key`."""
+        key = key or message.partition(" ")[0]
+        return self.error(f"{self.where}: {message}").at(*self.keys, key)
 
     def __contains__(self, key: str) -> bool:
         return key in self.table
@@ -71,7 +80,9 @@ class Reader:
         value = self.table.get(key, MISSING)
         if value is MISSING:
             if default is REQUIRED:
-                raise self.fail(f"missing key {quoted(key)}{self._misspelt(key)}")
+                inside = self._holding(key)
+                hint = self._misspelt(key) or (inside and _dotted(self.where, inside))
+                raise self.fail(f"missing key {quoted(key)}{hint}", inside or key)
             return default
         if type(value) is kind:  # most values
             return value
@@ -95,7 +106,7 @@ class Reader:
 
     def size(self, key: str, default: Any = REQUIRED) -> tuple[int, int]:
         """Return (height, width) in px, given as one number or a pair."""
-        return pair(self.take(key, object, default), f"{self.where}: {key}", self.error)
+        return pair(self.take(key, object, default), key, self.fail)
 
     def text(self, key: str, default: Any = REQUIRED) -> str:
         """Return a non-empty printable string."""
@@ -136,15 +147,16 @@ class Reader:
     def sub(self, key: str) -> Reader | None:
         """Return a reader of the table at `key`, None if the key is missing."""
         table = self.take(key, dict, None)
-        return None if table is None else Reader(table, self._below(key), self.error)
+        return None if table is None else self.below(table, key)
 
     def rows(self, key: str, parse: Callable[[str, Reader], T]) -> Iterator[T]:
         """Yield `parse(name, reader)` for every table in the table at `key`."""
         for name, row in self.take(key, dict, {}).items():
             if not NAME.fullmatch(name):
                 where = self._below(f"{key}.{escaped(name)}")
-                raise self.error(f"{where}: the name {quoted(name)} must be {NAME_RULE}")
-            reader = Reader(row, self._below(f"{key}.{name}"), self.error)
+                problem = f"{where}: the name {quoted(name)} must be {NAME_RULE}{renamed(name)}"
+                raise self.error(problem).at(*self.keys, key, name)
+            reader = self.below(row, key, name)
             yield parse(name, reader)
             reader.done()
 
@@ -182,12 +194,22 @@ class Reader:
                 hint = did_you_mean(str(key), self._asked)
                 error = UnknownOption if issubclass(UnknownOption, self.error) else self.error
                 known = f"; known keys: {', '.join(sorted(set(self._asked)))}"
-                raise error(f"{self.where}: unknown key {quoted(key)}{hint or known}")
+                problem = f"{self.where}: unknown key {quoted(key)}{hint or known}"
+                raise error(problem).at(*self.keys, str(key))
 
     def _misspelt(self, key: str) -> str:
         left = [key for key in self.table if key not in self._asked]
         hint = did_you_mean(key, left[:MOST_COMPARED], limit=1)
         return hint.replace("did you mean", "did you misspell it as")
+
+    def _holding(self, key: str) -> str:
+        """Return the name of an inner table that has a key, empty if there is none."""
+        tables = ((k, v) for k, v in self.table.items() if k not in self._asked)
+        return next((str(k) for k, v in tables if isinstance(v, dict) and key in v), "")
+
+    def below(self, table: object, *keys: str) -> Reader:
+        """Return the reader of a table under these keys."""
+        return Reader(table, self._below(".".join(keys)), self.error, (*self.keys, *keys))
 
     def _below(self, key: str) -> str:
         if ": [" in self.where and self.where.endswith("]"):
@@ -195,7 +217,24 @@ class Reader:
         return f"{self.where}: [{key}]"
 
 
-def pair(value: object, what: str, error: type[VitzooError] = RegistryError) -> tuple[int, int]:
+def _dotted(where: str, inside: str) -> str:
+    """Say that the name of a table ends at its dot."""
+    outer = where.rpartition(".")[2].removesuffix("]")
+    return (
+        f", which [{inside}] below it has; a name has no dots: write {outer}_{inside} instead of "
+        f"{outer}.{inside}"
+    )
+
+
+def renamed(name: str) -> str:
+    """Return the advice to write a name that is similar to a wrong one, empty if there is none."""
+    plain = re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_")
+    return f"; write {plain!r}" if NAME.fullmatch(plain) and name.isascii() else ""
+
+
+def pair(
+    value: object, what: str, error: Callable[[str], VitzooError] = RegistryError
+) -> tuple[int, int]:
     """Return `value` as (height, width) in px: one positive whole number, or two."""
     items = (value, value) if isinstance(value, int) else value
     if (

@@ -62,7 +62,8 @@ def percentages(reader: Reader) -> tuple[tuple[str, float], ...]:
 
 
 def _deviations(reader: Reader, key: str) -> tuple[tuple[str, float], ...]:
-    sub = Reader(reader.take(key, dict), f"{reader.where}: {key}", reader.error)
+    keys = (*reader.keys, key)
+    sub = Reader(reader.take(key, dict), f"{reader.where}: {key}", reader.error, keys)
     found = percentages(sub)
     sub.done()
     return found

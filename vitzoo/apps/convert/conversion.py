@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,7 @@ from vitzoo.checkpoint.saved import METADATA
 from vitzoo.checkpoint.shards import check_union
 from vitzoo.checkpoint.writers import FOREIGN, write_npz, write_safetensors
 from vitzoo.display import brief
-from vitzoo.errors import CheckpointError, InvalidOption, PluginError, printable
+from vitzoo.errors import CheckpointError, InvalidOption, PluginError, VitzooError, printable
 from vitzoo.factory import create
 from vitzoo.files.access import writing_to
 from vitzoo.files.names import INDEX, NPZ, on_hub
@@ -34,6 +34,7 @@ from vitzoo.files.shard_index import SHARD, index_of, read_index
 from vitzoo.foreign.opened import open_described, open_unregistered
 from vitzoo.foreign.overrides import Overrides, of_file
 from vitzoo.formats import Format
+from vitzoo.formats.inverse import fault
 from vitzoo.keywords import check_progress, check_types, short_errors
 from vitzoo.opening import File, Folder, Named, OnHub, locate
 from vitzoo.plugin.guard import for_file, not_inverse, note_of
@@ -445,7 +446,11 @@ def _check_written(
         problem = f"the written file, read back as {to}, does not equal its source bit for bit: "
         problem += f"{', '.join(wrong[:5]) or found_format}; the file was removed"
         damaged = CheckpointError(f"{problem}. Is the disk full or damaged?")
-        raise not_inverse(writing, problem) or damaged
+        method, does = "to_model", "to_model does not undo from_model"
+        with suppress(VitzooError):  # of the format, which gets fewer tensors than before
+            at_fault = fault(writing, expected)
+            method, does = at_fault if at_fault[0] else (method, does)
+        raise not_inverse(writing, f"{problem}: {does}", method) or damaged
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

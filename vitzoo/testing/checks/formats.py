@@ -16,6 +16,8 @@ from vitzoo.factory import create
 from vitzoo.files.names import NPZ, SAFETENSORS
 from vitzoo.foreign.overrides import Overrides
 from vitzoo.formats import Format
+from vitzoo.formats.inverse import fault
+from vitzoo.plugin.guard import defined_at, guarded
 from vitzoo.registry.registry import registry
 from vitzoo.schema.spec import Spec
 from vitzoo.testing.events import EXECUTION, watched
@@ -123,6 +125,10 @@ def check_round_trip(subject: FormatSubject) -> None:
         before = {name: tensor.clone() for name, tensor in tensors.items()}
         with subject.doing(f"writing and reading {dtype}"):
             again = tested.to_model(tested.from_model(tensors))
+            method, wrong = fault(tested, tensors)
+        if wrong:
+            target = (guarded(tested) or (tested,))[0]
+            subject.fail(f"{wrong} ({defined_at(getattr(target, method))})", BITS)
         _require_equal(subject, again, before)
         _require_equal(subject, tensors, before, "from_model changes its argument")
 
