@@ -37,7 +37,7 @@ def _types(host) -> dict[str, list[str]]:
     readers: dict[str, str] = {}
     for name, (namespace, _) in host.parts["checkpoint format"].items():
         if namespace != CORE:
-            found = host.part(*host.parts["checkpoint format"][name])
+            found = host.part("checkpoint format", *host.parts["checkpoint format"][name])
             readers |= dict.fromkeys(found.configs, namespace)
     return {
         name: sorted(kind for kind, reader in readers.items() if reader == name)

@@ -66,7 +66,8 @@ def read_text(tmp_path):
 
 
 def refused(read, *words, **changes):
-    with refuses(RegistryError, "registry.toml:", "[variants.net.weights.main]: ", *words) as caught:
+    places = ("registry.toml:", "[variants.net.weights.main]: ")
+    with refuses(RegistryError, *places, *words) as caught:
         read(**changes)
     assert str(caught.value).isprintable()
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
 import vitzoo
 from helpers import fill, says
 from internals import installing, place
 from plugin_helpers import fails
+from vitzoo.authoring.plugin_check_worker import Notes, probe
 from vitzoo.errors import VitzooError
 
 pytestmark = pytest.mark.usefixtures("own_home", "_the_core_goes_on_working")
@@ -341,7 +344,10 @@ COMMANDS = {  # entry point and code, and the line and parts of the message
     "module": ("walk = acme.code", "", f"{POINTS}:4", "'acme.code' is malformed"),
     "function": ("walk = acme.code:walk", "\ndef walk(): pass\n", f"{CODE}:2", "@click.command"),
     "exception": ("walk = acme.code:walk", "\n\n1 / 0", f"{CODE}:3", "ZeroDivisionError:"),
+    "number": ("walk = acme.code:number", "\nnumber = 3\n", f"{CODE}:2", "3 (int)"),
     "no-name": ("walk = acme.code:walk", "", "", "AttributeError:"),
+    "no-module": ("walk = acme.cody:walk", "", "", "No module named 'acme.cody'"),
+    "into-vitzoo": ("walk = vitzoo.cli.main:cli", "", f"{POINTS}:4", "not vitzoo"),
     "exit": ("walk = acme.code:walk", "raise SystemExit(0)", f"{CODE}:1", "SystemExit: 0"),
 }
 
@@ -364,6 +370,105 @@ def test_a_wrong_command_names_its_line(install, run, label):
     correct = 'correct [project.entry-points."vitzoo.commands"] in pyproject.toml'
     fix = f"correct {root}/{at}" if at.startswith(CODE) else correct
     says(text, "acme-parts 1.0", root / at if at else "acme", said, fix, *USUAL)
+
+
+# Parts.
+
+PART = """\
+api = 1
+
+[%s.part]
+summary = "a part"
+target = "acme.code:part"
+"""
+PARTS = {  # table, code, and line and parts of the message of `vitzoo plugins check`
+    "tokens": (
+        "pools", "class part(Mean):\n    def forward(self, x, count, grid): return x\n",
+        3, ("it gives (2, 9, 32), expected (2, 32)",)),
+    "other-arguments": (
+        "pools", "class part(Mean):\n    def forward(self, x): return x.mean(1)\n",
+        3, ("takes 2 positional arguments but 4 were given", "(tokens, num_prefix_tokens,")),
+    "wrong-shape": (
+        "patch_embedders",
+        "class part(Conv):\n    def forward(self, x): return super().forward(x).mT\n",
+        3, ("tokens of shape (2, 8, 32), but it is (2, 32, 8)", "let grid and forward agree")),
+    "swapped-grid": (
+        "patch_embedders",
+        "class part(Conv):\n    def grid(self, s): return super().grid(s)[::-1]\n",
+        3, ("(4, 4) instead of (4, 2)", "sizes are (height, width)")),
+    "ignored-classes": (
+        "heads", "def part(*, in_dim, num_classes): return Linear(in_dim=in_dim, num_classes=9)\n",
+        3, ("num_classes is 9, but it was built for 5", "self.num_classes = num_classes")),
+    "by-position": (
+        "heads", "def part(in_dim, num_classes): return Linear(in_dim=in_dim, num_classes=9)\n",
+        3, ("takes 'in_dim' by position", "write `*,`")),
+    "object": (
+        "heads", "part = Linear(in_dim=3, num_classes=2)\n",
+        3, ("its target is LinearHead(", "expected a class or a function")),
+    "no-module": (
+        "heads", "class part: pass\n", 3, ("part is no torch.nn.Module", "derive the class from")),
+    "no-constructor": (
+        "heads",
+        "class part(Module):\n    def __init__(self, *, in_dim):\n        self.a = Module()\n",
+        5, ("cannot assign module before Module.__init__() call", "correct the error")),
+    "no-attributes": (
+        "pools", "class part(Module): pass\n", 3, ("part lacks norm_first", "vitzoo.parts.Pool")),
+    "tensors": (
+        "drop_path_policies", "def part(*, depth): return torch.linspace(0, 0.1, depth)\n",
+        3, ("a rate is [tensor(0.)]", "one plain number in [0, 1)", "without torch")),
+    "few-rates": (
+        "drop_path_policies", "def part(*, depth): return [0.0] * (depth - 1)\n",
+        3, ("0 rates for 1 blocks, expected 1", "for each block")),
+    "class-of-format": (
+        "checkpoint_formats", "class part(vitzoo.formats.Format): pass\n",
+        3, ("its target is the class part, not an object", "write `part = part()`")),
+}  # fmt: skip
+IMPORTS = """\
+import torch, vitzoo.formats; from torch.nn import Module
+from vitzoo.parts import ConvPatchEmbed as Conv, LinearHead as Linear, MeanPool as Mean
+"""
+
+
+def part(install, label: str) -> Path:
+    """Install a plugin with a wrong part."""
+    table, code = PARTS[label][:2]
+    files = {"acme/__init__.py": "", TOML: PART % table, CODE: IMPORTS + code}
+    return install("acme-parts", "acme = acme:registry.toml", files)
+
+
+@pytest.mark.parametrize("label", PARTS)
+def test_the_check_of_a_wrong_part_names_its_line(install, label):
+    root = part(install, label)
+    _, _, line, said = PARTS[label]
+    notes = io.StringIO()
+    probe("acme", Notes(notes))
+    found = [json.loads(note) for note in notes.getvalue().splitlines() if '"problem"' in note]
+    assert len(found) == 1
+    problem = found[0]["problem"]
+    says(problem["what"], "acme/part")
+    says(problem["cause"], *said)
+    assert problem["location"] == f"{root}/{CODE}:{line}"
+
+
+USED = {  # field of a spec, and parts of the message when it is used
+    "tokens": ("pool", 4, ("gave shape (2, 17, 32)", "expected a result of shape (2, 32)")),
+    "other-arguments": ("pool", 4, ("takes 2 positional arguments but 4 were given",)),
+    "wrong-shape": ("patch_embed", 4, ("gave shape (2, 32, 16)", "(2, 16, 32)")),
+    "ignored-classes": ("head", 3, ("called with num_classes=5, but has 9 classes",)),
+    "object": ("head", 3, ("its target is LinearHead(", "expected a class or a function")),
+    "no-module": ("head", 3, ("part lacks num_classes, pre_logits_dim, reset",)),
+}
+
+
+@pytest.mark.parametrize("label", USED)
+def test_a_wrong_part_is_refused_when_it_is_used(install, small, label):
+    root = part(install, label)
+    field, line, said = USED[label]
+    with pytest.raises(VitzooError) as caught:
+        vitzoo.create(small, **{field: "acme/part"})(torch.zeros(2, 3, 32, 32))
+    says(
+        str(caught.value), f"{field} 'acme/part'", "acme-parts 1.0", f"{root}/{CODE}:{line}", *said
+    )
 
 
 # Formats.

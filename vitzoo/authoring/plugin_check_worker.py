@@ -137,8 +137,7 @@ def _use(zoo: Registry, info: PluginInfo, one: Named, row: Contribution | Varian
         name = target.__name__
         made = f"{name.lower()} = {name}()"
         raise PluginError(f"its target is the class {name}, not an object; write `{made}`")
-    if not isinstance(row, CheckpointFormat) and not callable(target):
-        raise PluginError(f"its target is {target!r}, which cannot be called")
+    zoo.part(one.kind, one.name)  # raises if its target can make no part
     from vitzoo.testing.checks import check_registered
 
     return check_registered(one.kind, one.name)

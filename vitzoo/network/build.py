@@ -420,7 +420,12 @@ def _constructed(
     what = f"{field} {chosen.name!r}"
     given = ", ".join(f"{key}={short_repr(value)}" for key, value in options.items())
     with _named_errors(what, given, constructor):
-        return construct(constructor, what, options, usual, **numbers)
+        made = construct(constructor, what, options, usual, **numbers)
+    has, wanted = getattr(made, "num_classes", 0), numbers.get("num_classes", 0)
+    if field == "head" and has not in (0, wanted):
+        problem = f"was called with num_classes={wanted}, but has {has} classes"
+        raise protocols.blame(what, problem, code=constructor)
+    return made
 
 
 def _looked_up(field: str, chosen: PartSpec, part: Lookup) -> Any:

@@ -331,13 +331,22 @@ class PluginHost:
             self._infos[namespace] = replace(info, state="loaded", cause="", fix="")
         return found
 
-    def part(self, namespace: str, row: Contribution) -> Any:
-        """Return the target of an entry; the methods of a plugin's format raise `PluginError`."""
+    def part(self, kind: str, namespace: str, row: Contribution) -> Any:
+        """Return the target of an entry; the methods of a plugin's format raise `PluginError`.
+
+        Raises as `import_target`, and `PluginError` if the target of a part cannot make one.
+        """
         target = self.import_target(namespace, row)
-        if namespace == CORE or type(row).__name__ != "CheckpointFormat":
+        if namespace == CORE:
             return target
-        owner = Owner(self._infos[namespace], f"{namespace}/{row.name}", "checkpoint format")
-        return GuardedFormat(target, owner)
+        owner = Owner(self._infos[namespace], f"{namespace}/{row.name}", kind)
+        if kind == "checkpoint format":
+            return GuardedFormat(target, owner)
+        is_module = hasattr(target, "forward") and not isinstance(target, type)
+        if is_module or not callable(target):
+            problem = f"its target is {describe(target)}, expected a class or a function"
+            raise owner.error(problem, row.target)
+        return target
 
     def network(self, variant: Variant, spec: Spec) -> Any:
         """Return the network that the plugin's builder of a variant makes of a spec.

@@ -160,9 +160,9 @@ class Registry:
     def part(self, kind: str, name: str) -> Any:
         """Import and return the constructor of a part, or a checkpoint format."""
         if kind != "checkpoint format":
-            return self.host.part(*self.contribution(kind, name))
+            return self.host.part(kind, *self.contribution(kind, name))
         if name not in self._formats:  # loading a file asks for each of them several times
-            self._formats[name] = self.host.part(*self.contribution(kind, name))
+            self._formats[name] = self.host.part(kind, *self.contribution(kind, name))
         return self._formats[name]
 
     def contribution(self, kind: str, name: str) -> tuple[str, Contribution]:
