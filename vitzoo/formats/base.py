@@ -12,9 +12,10 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from vitzoo.errors import CheckpointError
-from vitzoo.files.names import SAFETENSORS
+from vitzoo.errors import CheckpointError, InvalidOption, short_repr
+from vitzoo.files.names import NPZ, SAFETENSORS
 from vitzoo.formats import unsupported
+from vitzoo.formats.arguments import check_fields, check_kind, check_tuple, check_tuples
 from vitzoo.formats.config import Config, ConfigTable, merged
 from vitzoo.formats.keymap import (
     KeyMap,
@@ -23,6 +24,7 @@ from vitzoo.formats.keymap import (
     unfold_class_position,
     unique,
 )
+from vitzoo.schema.reader import describe
 from vitzoo.schema.spec import Spec
 
 CLASSIFIER = re.compile(r"head\.(?!pre_logits\.)(\w+\.)?(weight|bias)")  # of the model
@@ -69,6 +71,10 @@ class Format:
         suffix: ending of written files, `.safetensors` or `.npz`.
         by_head: whether `from_model` needs the number of attention heads.
         heads: number of attention heads, see `with_heads`.
+
+    Raises:
+        InvalidOption: an argument has another type, such as one text instead of a tuple; `network`
+            names no field of a spec; there is no such `suffix`.
     """
 
     name: str
@@ -94,6 +100,23 @@ class Format:
     suffix: str = SAFETENSORS
     by_head: bool = False
     heads: int | None = None
+
+    def __post_init__(self) -> None:
+        called = f"Format({short_repr(self.name)}): "
+        check_kind(f"{called}keymap", self.keymap, KeyMap, "a KeyMap")
+        check_tuple(f"{called}marks", self.marks, tuple | list, inside=str | tuple)
+        for name in ("excludes", "ignored", "file_prefixes"):
+            check_tuple(called + name, getattr(self, name), tuple | list, inside=str)
+        for name in ("training", "beside"):  # `str.startswith` takes no list
+            check_tuple(called + name, getattr(self, name), inside=str)
+        for name in ("keymaps", "configs", "defaults", "defaults_with", "asks"):
+            check_kind(called + name, getattr(self, name), Mapping, "a mapping")
+        if self.network is not None:
+            check_tuples(f"{called}network", self.network)
+            check_fields(f"{called}network", self.network)
+        if self.suffix not in (SAFETENSORS, NPZ):
+            expected = f"{SAFETENSORS} or {NPZ}"
+            raise InvalidOption(f"{called}suffix must be {expected}, got {describe(self.suffix)}")
 
     def file_prefix(self, keys: Keys) -> str:
         """Return which of `file_prefixes` the keys of a file have, empty for none."""

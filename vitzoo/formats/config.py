@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from vitzoo.errors import CheckpointError
+from vitzoo.formats.arguments import check_kind, check_tuples
 from vitzoo.formats.unsupported import DEFAULTS
 from vitzoo.schema.spec import Spec
 
@@ -82,6 +83,9 @@ class ConfigTable:
         defaults: the library's values of keys that a config leaves out.
         network: settings of every network of this kind.
         file: name of the config, for errors.
+
+    Raises:
+        InvalidOption: a list has another type, such as one value of `fixed` instead of a tuple.
     """
 
     applied: Mapping[str, str | Read] = field(default_factory=dict)
@@ -90,6 +94,11 @@ class ConfigTable:
     defaults: Config = field(default_factory=dict)
     network: Config = field(default_factory=dict)
     file: str = "config.json"
+
+    def __post_init__(self) -> None:
+        check_kind("ConfigTable: applied", self.applied, Mapping, "a mapping")
+        check_tuples("ConfigTable: fixed", self.fixed)
+        check_tuples("ConfigTable: irrelevant", self.irrelevant, inside=str)
 
     def read(self, config: Config) -> Changes:
         """Return the changes of a spec that a config states.
