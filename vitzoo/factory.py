@@ -283,7 +283,7 @@ def _network(
         statement.about.check_installed(spec.namespaces, zoo)
     place = torch.device(device or torch.get_default_device())
     with WithoutData() if place.type == "meta" else place:
-        model = _built(spec, ready, statement.variant, zoo)
+        model = built(spec, ready, statement.variant, zoo)
         for step in steps:
             step.check(model)
         if dynamic:
@@ -291,9 +291,14 @@ def _network(
     return model
 
 
-def _built(
+def built(
     spec: Spec, ready: Mapping[str, Any], variant: Variant | None, zoo: Registry
 ) -> nn.Module:
+    """Return the network of a spec, of vitzoo's parts or by the builder of its variant.
+
+    Raises:
+        VitzooError: a part or the builder cannot be used, or the builder accepts no such change.
+    """
     if variant is None or built_of_parts(variant):
         return build(spec, ready, part=zoo.part)
     for field in fields(Spec):

@@ -6,6 +6,7 @@ import pytest
 
 from helpers import says
 from plugin_files import ACME, MANIFEST
+from tables import cases
 
 pytestmark = pytest.mark.usefixtures("own_home")
 
@@ -81,6 +82,76 @@ def test_the_registry_check_runs_networks_whose_buffers_are_computed_on_the_cpu(
     assert code == 1
     says(err, "problem: net:", "activations", "1")
     assert "params" not in err
+
+
+BUILT = """\
+api = 1
+
+[variants.mean16]
+summary = "mean of projected patches"
+builder = "acme.parts:mixer"
+accepts = ["num_classes"]
+patch_size = 16
+num_classes = 10
+params = 49866
+gmacs = 0.009634432
+source = "made up"
+
+[variants.mean16.weights.a]
+repo = "acme/mean16"
+file = "model.safetensors"
+pin = "first-use"
+predicted_size = 40200000
+format = "timm"
+license = "MIT"
+source = "made up"
+preprocessing = { mean = [0.5, 0.5, 0.5], std = [0.5, 0.5, 0.5], interpolation = "bicubic" }
+"""
+MIXER = """\
+import torch
+from torch import nn
+
+def mixer(spec):
+    patches = nn.Conv2d(spec.in_chans, 64, spec.patch_size, spec.patch_size)
+    patches.register_buffer("table", torch.zeros(10_000_000))
+    pool = nn.AdaptiveAvgPool1d(1)
+    classifier = nn.Linear(64, spec.num_classes)
+    return nn.Sequential(patches, nn.Flatten(2), pool, nn.Flatten(), classifier)
+"""
+
+
+@cases(
+    ("changes", "said"),
+    [
+        ({}, ()),
+        ({"params = 49866": "params = 1"}, ("mean16:", "params", "1", "49866")),
+        ({"gmacs = 0.009634432": "gmacs = 1.0"}, ("mean16:", "gmacs", "1.0", "0.009634432")),
+        ({"40200000": "90000000"}, ("mean16:a:", "90000000", "49866", "40000000 bytes of buffers")),
+        ({"parts:mixer": "parts:mixr"}, ("mean16:", "'acme.parts:mixr'", "acme")),
+        ({"acme.parts:mixer": "acme.parts:wrong"}, ("mean16:", "builder", "returned", "None")),
+        (
+            {"acme.parts:mixer": "acme.parts:item"},
+            ("gmacs", "meta", "item", "parts.py:16"),
+        ),
+    ],
+    ids=str,
+)
+def test_the_registry_check_builds_networks_of_a_builder(run, install, new_registry, changes, said):
+    """With the buffers that their files contain."""
+    text = BUILT
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    code = MIXER + "\ndef wrong(spec):\n    return None\n\nclass Item(nn.Sequential):\n"
+    code += "    def forward(self, x):\n        return x.sum().item()\n"
+    code += "\ndef item(spec):\n    return Item(*mixer(spec))\n"
+    files = {"acme/__init__.py": "", "acme/parts.py": code, "acme/registry.toml": text}
+    folder = install("acme-parts", "acme = acme:registry.toml", files)
+    new_registry()
+    code, _, err = run("registry", "check", folder / "acme" / "registry.toml")
+    assert (code, err.count("problem:")) == ((1, 1) if said else (0, 0)), err
+    if said:
+        says(err, *said)
 
 
 def test_a_registry_file_with_a_giant_depth_is_refused_before_anything_is_built(

@@ -9,13 +9,16 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from vitzoo.errors import StoreError, VitzooError, did_you_mean
+from vitzoo.errors import PluginError, StoreError, VitzooError, did_you_mean
 from vitzoo.files.access import read_regular
 from vitzoo.files.names import COMMIT
 from vitzoo.files.strict_toml import strict_toml
 from vitzoo.installing import pip
 from vitzoo.inventory import hashed
+from vitzoo.plugin.guard import raised_at, reason_of
+from vitzoo.plugin.host import named
 from vitzoo.plugin.info import TROUBLE
 from vitzoo.plugin.package_files import data_file, package_folders
 from vitzoo.registry.registry import Registry, registry
@@ -28,6 +31,7 @@ from vitzoo.schema.terms import CORE_MANIFEST, MAX_MANIFEST, PINS
 HEADER_SLACK = 1024 * 1024  # bytes that the header of a safetensors file may take
 DTYPE_BYTES = (4, 2)
 MAX_HEAD_WIDTH = 2048  # of the networks that plugins build
+INSTALL = "; install the plugin ({}), then check again"
 
 
 @dataclass(frozen=True)
@@ -119,37 +123,81 @@ def problems_of(variant: Variant, file: Path | None = None) -> Iterator[str]:
             yield from _problems_of_file(label, row, _place(variant, row, file))
         size = row.size or row.predicted_size or 0
         if not row.bundled and not _plausible(variant, row, size):
-            yield f"{label}: a file of {size} bytes does not fit {variant.params} parameters"
+            buffers = _bytes_of_buffers(variant)
+            if buffers is not None and not _plausible(variant, row, size, buffers):
+                also = f" and {buffers} bytes of buffers" if buffers else ""
+                text = f"a file of {size} bytes does not fit {variant.params} parameters{also}"
+                yield f"{label}: {text}"
 
 
 def _miscounted(variants: list[Variant]) -> Iterator[str]:
-    """Build the variants of the core's builder without memory, and count what they state."""
+    """Build the variants without memory, and count what they state."""
     import torch
 
-    from vitzoo.network.build import build
     from vitzoo.network.summary import cost
 
     for variant in variants:
-        if not built_of_parts(variant):
-            continue
         try:
-            with torch.device("meta"):
-                model = build(variant.spec, part=registry().part)
+            model = _network(variant)
         except VitzooError as error:
             absent = {*variant.spec.namespaces} - registry().host.infos.keys()
-            how = f"; install the plugin ({pip('install', '-e', '.')}), then check again"
-            fix = how if absent else ""
+            fix = INSTALL.format(pip("install", "-e", ".")) if absent else ""
             yield f"{variant.name}: cannot be built: {error}{fix}"
             continue
         counted: dict[str, float] = {"params": sum(p.numel() for p in model.parameters())}
         if variant.gmacs or variant.activations:
             spec = variant.spec
             images = torch.empty(1, spec.in_chans, *spec.image_size, device="meta")
-            taken = cost(model.to("meta"), images)  # some buffers are computed on the CPU
-            counted |= {"gmacs": taken.macs / 10**9, "activations": taken.activations}
+            try:
+                taken = cost(model.to("meta"), images)  # some buffers are computed on the CPU
+            except Exception as error:  # noqa: BLE001  # of a plugin's network
+                reason = reason_of(error, raised_at(error, _package(variant)))
+                yield f"{variant.name}: gmacs and activations cannot be computed on meta: {reason}"
+            else:
+                counted |= {"gmacs": taken.macs / 10**9, "activations": taken.activations}
         for key, expected in counted.items():
             if (stated := getattr(variant, key)) not in (None, expected):
                 yield f"{variant.name}: {key} is {stated}, expected {expected}"
+
+
+def _network(variant: Variant) -> Any:
+    """Return the network that `create` builds of a variant, without memory.
+
+    Raises:
+        VitzooError: a part or a builder cannot be used.
+    """
+    import torch
+
+    from vitzoo.factory import built
+
+    zoo = registry()
+    if not (built_of_parts(variant) or variant.base or "/" in variant.name):  # in a manifest
+        zoo.load_manifests()
+        contents, package = zoo.host.contents, _package(variant)
+        namespace = next((name for name in contents if contents[name].package == package), "")
+        if not namespace:
+            fix = INSTALL.format(pip("install", "-e", "."))
+            raise PluginError(f"its builder {variant.builder!r} is in no installed plugin{fix}")
+        variant = named(namespace, variant)
+    with torch.device("meta"):
+        return built(variant.spec, {}, variant, zoo)
+
+
+def _package(variant: Variant) -> str:
+    """Return the top-level package of the builder of a variant."""
+    module = variant.builder if isinstance(variant.builder, str) else variant.builder.__module__
+    return module.partition(":")[0].partition(".")[0]
+
+
+def _bytes_of_buffers(variant: Variant) -> int | None:
+    """Return how many bytes a network's buffers take in a file; None if it cannot be built."""
+    try:
+        model = _network(variant)
+    except VitzooError:  # which is another problem
+        return None
+    parameters = dict(model.named_parameters())
+    stored = {n: t for n, t in model.state_dict().items() if n not in parameters}
+    return sum(tensor.numel() * tensor.element_size() for tensor in stored.values())
 
 
 def _place(variant: Variant, row: Weights, file: Path | None) -> Path:
@@ -175,11 +223,12 @@ def _problems_of_file(label: str, row: Weights, path: Path) -> Iterator[str]:
         )
 
 
-def _plausible(variant: Variant, row: Weights, size: int) -> bool:
+def _plausible(variant: Variant, row: Weights, size: int, buffers: int = 0) -> bool:
     """Tell whether a file has the size of the network, without a head or with any head.
 
     Files of some formats also contain tensors that vitzoo ignores, such as a text tower. Of the
-    core's formats, only files without a classifier may contain such tensors.
+    core's formats, only files without a classifier may contain such tensors. `buffers` are the
+    bytes that a file may have besides parameters.
     """
     zoo, own = registry(), variant.spec.num_classes
     width = variant.spec.embed_dim or MAX_HEAD_WIDTH  # 0 of a network with its own builder
@@ -190,4 +239,5 @@ def _plausible(variant: Variant, row: Weights, size: int) -> bool:
     may_ignore = known and ("/" in row.format or row.num_classes == 0)
     if may_ignore and zoo.part("checkpoint format", row.format).ignored:
         return size >= trunk * min(DTYPE_BYTES)
-    return any(trunk * b <= size <= most * b + HEADER_SLACK for b in DTYPE_BYTES)
+    more = buffers + HEADER_SLACK
+    return any(trunk * b <= size <= most * b + more for b in DTYPE_BYTES)
