@@ -271,6 +271,74 @@ REFUSED = {
 }
 
 
+TWIG = """\
+from torch import nn
+
+class Twig(nn.Module):
+    def __init__(self, *, in_dim, num_classes):
+        super().__init__()
+        self.num_classes, self.pre_logits_dim = num_classes, in_dim
+        self.twig = nn.Linear(in_dim, num_classes) if num_classes else nn.Identity()
+
+    def forward(self, x, pre_logits=False):
+        return x if pre_logits else self.twig(x)
+
+    def reset(self, num_classes):
+        return Twig(in_dim=self.pre_logits_dim, num_classes=num_classes)
+
+def mixer(spec):
+    patches = nn.Conv2d(spec.in_chans, 16, spec.patch_size, spec.patch_size)
+    pool = nn.AdaptiveAvgPool1d(1)
+    classifier = nn.Linear(16, spec.num_classes)
+    return nn.Sequential(patches, nn.Flatten(2), pool, nn.Flatten(), classifier)
+"""
+PLUGIN = """\
+api = 1
+[heads.twig]
+target = "acme.parts:Twig"
+summary = "a head"
+[variants.parts]
+summary = "digits"
+embed_dim = 64
+depth = 1
+num_heads = 4
+mlp_dim = 256
+patch_size = 7
+image_size = 28
+in_chans = 1
+num_classes = 10
+head = "acme/twig"
+params = 55114
+source = "made up"
+[variants.built]
+summary = "a mixer"
+builder = "acme.parts:mixer"
+accepts = ["num_classes"]
+patch_size = 7
+image_size = 28
+in_chans = 1
+num_classes = 10
+params = 970
+source = "made up"
+"""
+
+
+@pytest.mark.parametrize("name", ["parts", "built"])
+@pytest.mark.parametrize("num_classes", [10, 4])
+def test_a_classifier_has_any_name(add, install, tmp_path, name, num_classes):
+    """The names are those of the network that `create` builds, of parts or by a builder."""
+    files = {"acme/__init__.py": "", "acme/parts.py": TWIG, "acme/registry.toml": PLUGIN}
+    install("acme-parts", "acme = acme:registry.toml", files)
+    model = fill(vitzoo.create(f"acme/{name}", num_classes=num_classes))
+    save_file(model.state_dict(), tmp_path / "weights.safetensors")
+    arguments = ("--variant", f"acme/{name}", "--preprocessing", "vit_digits")
+    code, out, err = add("products", "weights.safetensors", *arguments)
+    assert code == 0, err
+    says(out, f"acme/{name}", num_classes)
+    assert entry(tmp_path / "own.toml").get("num_classes", 10) == num_classes
+    assert_same(model)
+
+
 @pytest.mark.parametrize(("args", "code", "words"), REFUSED.values(), ids=REFUSED)
 def test_what_does_not_fit_is_refused(add, weights, tmp_path, args, code, words):
     assert weights.exists()

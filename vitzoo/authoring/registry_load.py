@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from vitzoo import settings
 from vitzoo.advice.fitting import fitting, skeleton_of
 from vitzoo.authoring.registry_target import Target
 from vitzoo.checkpoint.checkpoint import Checkpoint
-from vitzoo.checkpoint.detect import Renamed, identified
+from vitzoo.checkpoint.detect import Renamed, format_of
 from vitzoo.errors import CheckpointError, InvalidOption, Offline
 from vitzoo.factory import create
 from vitzoo.files.access import copy_hashed, make_folder_or_raise
@@ -27,9 +25,10 @@ from vitzoo.files.shard_index import weights_in
 from vitzoo.foreign.hub import sidecars_at
 from vitzoo.foreign.opened import open_unregistered
 from vitzoo.loading.adapt import CLASSIFIERS
+from vitzoo.loading.weights import located
 from vitzoo.progress import one_download
 from vitzoo.registry.registry import Registry
-from vitzoo.schema.rows import Weights, built_of_parts
+from vitzoo.schema.rows import Variant, Weights, built_of_parts
 from vitzoo.store.hub_file import SLACK_PERCENT, HubFile
 from vitzoo.store.obtain import obtain
 
@@ -186,8 +185,7 @@ def _loaded(
             )
         model = create(place)
     else:
-        core = built_of_parts(variant)
-        classes = _classes(skeleton_of(checkpoint, zoo)) if core else variant.spec.num_classes
+        classes = _classes(variant, located(checkpoint, variant, zoo), zoo)
         other = None if classes == variant.spec.num_classes else classes
         model = create(variant.name, weights=place, num_classes=other)
     report: Any = model.load_report
@@ -196,7 +194,7 @@ def _loaded(
             f"{shown}: the names of its tensors begin with {prefix.removeprefix('prefix = ')!r}, "
             "expected names without a prefix; vitzoo convert writes such a file"
         )
-    if report.format and isinstance(identified(checkpoint, zoo).container, Renamed):
+    if report.format and isinstance(located(checkpoint, variant, zoo).container, Renamed):
         raise CheckpointError(
             f"{shown}: not all of its tensors have names of the format {report.format}, expected "
             "a file of the network alone; vitzoo convert writes such a file"
@@ -204,5 +202,26 @@ def _loaded(
     return Measured(keys, checkpoint, model)
 
 
-def _classes(tensors: Mapping[str, Tensor]) -> int:
-    return next((tensors[name].shape[0] for name in CLASSIFIERS if name in tensors), 0)
+def _classes(variant: Variant, checkpoint: Checkpoint, zoo: Registry) -> int:
+    """Return the number of classes of the classifier in a located file, 0 for none.
+
+    Its tensors are those whose shapes the number of classes determines, whatever their names. If
+    it determines none, the result is that of the variant.
+    """
+    if not (built_of_parts(variant) or "num_classes" in variant.accepts):
+        return variant.spec.num_classes
+    tensors = checkpoint.shapes(format_of(checkpoint, zoo))
+    networks: list[Any] = [create(variant.name, num_classes=n, device="meta") for n in (1, 2)]
+    one, two = (network.state_dict() for network in networks)
+    shapes = {name: (tensor.shape, two[name].shape) for name, tensor in one.items() if name in two}
+    axes = {name: _differing(*pair) for name, pair in shapes.items() if pair[0] != pair[1]}
+    for name, axis in {**dict.fromkeys(CLASSIFIERS, 0), **axes}.items():
+        if name in tensors and axis < tensors[name].dim():
+            return tensors[name].shape[axis]
+    return 0 if axes else variant.spec.num_classes
+
+
+def _differing(one: Iterable[int], other: Iterable[int]) -> int:
+    """Return the first axis in which two shapes differ."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((axis for axis, (length, another) in pairs if length != another), 0)
