@@ -9,6 +9,7 @@ import vitzoo
 from create_helpers import logits, misfit
 from helpers import SPEC, close, refuses, says
 from load_helpers import CLASSIFIER, classify, fill, pretrained, warnings_of
+from tables import cases
 from vitzoo.errors import CheckpointError
 
 
@@ -212,3 +213,53 @@ def test_another_number_of_channels_is_adapted_and_reported(weights):
     kernel = vitzoo.create("local/net", weights=weights()).patch_embed.proj.weight
     torch.testing.assert_close(model.patch_embed.proj.weight, kernel.sum(1, keepdim=True))
     assert model.load_report.converted == ("patch_embed.proj.weight",)
+
+
+HEAD = """\
+import torch
+from torch import nn
+
+class Twig(nn.Module):
+    def __init__(self, *, in_dim, num_classes):
+        super().__init__()
+        self.num_classes, self.pre_logits_dim = num_classes, in_dim
+        self.twig = nn.Linear(in_dim, num_classes)
+
+    def reset(self, num_classes):
+        fresh = Twig(in_dim=self.pre_logits_dim, num_classes=num_classes)
+        return fresh.to_empty(device=self.twig.weight.device)
+
+    def forward(self, x, pre_logits=False):
+        return x if pre_logits else self.twig(x)
+
+class Odd(Twig):
+    def reset(self, num_classes):
+        return nn.Linear(self.pre_logits_dim, num_classes)
+
+class Scaled(Twig):
+    def __init__(self, *, in_dim, num_classes):
+        super().__init__(in_dim=in_dim, num_classes=num_classes)
+        self.register_buffer("scale", torch.ones(1), persistent=False)
+"""
+PLUGIN = ("plugin 'acme' (acme-vit 1.0)", "`vitzoo plugins check acme`")
+NO_DATA = ("reset", "meta", "head.twig.weight", "head.twig.bias", "on the CPU")
+
+
+@cases(
+    ("name", "line", "num_classes", "words"),
+    [
+        ("Twig", 10, 7, NO_DATA),
+        ("Odd", 18, 7, NO_DATA),
+        ("Scaled", 22, None, ("head.scale", "no data", "constructor", "device='cpu'")),
+    ],
+)
+def test_a_head_that_does_not_work_on_meta_is_named(
+    install, tmp_path, name, line, num_classes, words
+):
+    """A model is built on meta, and gets a new classifier and computed buffers after that."""
+    manifest = "api = 1\n[heads.odd]\n" + f'target = "acme.parts:{name}"\nsummary = "s"\n'
+    files = {"acme/__init__.py": "", "acme/parts.py": HEAD, "acme/registry.toml": manifest}
+    install("acme-vit", "acme = acme:registry.toml", files)
+    path = vitzoo.save(vitzoo.create(SPEC, head="acme/odd"), tmp_path / "net.safetensors")
+    with refuses(vitzoo.PluginError, "head 'acme/odd'", f"parts.py:{line}", *words, *PLUGIN):
+        vitzoo.create(path, num_classes=num_classes)

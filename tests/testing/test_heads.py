@@ -122,6 +122,19 @@ class Detaches(Cosine):
         return super().forward(x.detach(), pre_logits)
 
 
+class OnItsDevice(Cosine):
+    def reset(self, num_classes):
+        fresh = Cosine.reset(self, num_classes)
+        return fresh.to_empty(device="meta") if self.prototypes.is_meta else fresh
+
+
+class CopiesData(Cosine):
+    def reset(self, num_classes):
+        fresh = Cosine.reset(self, num_classes)
+        fresh.prototypes.data[:2] = self.prototypes.data[:1]
+        return fresh
+
+
 HEADS = testing.checks.heads
 
 
@@ -140,6 +153,12 @@ HEADS = testing.checks.heads
         (HEADS.check_reset, ForgetsTokens, "reset(7) gives tokens None, expected 2"),
         (HEADS.check_reset, ResetsItself, "reset changes the outputs of the old head"),
         (HEADS.check_reset, SharesLayer, "after reset both heads share layer.weight, layer.bias"),
+        (HEADS.check_reset, OnItsDevice, "of a head on meta returns no data for prototypes"),
+        (
+            HEADS.check_reset,
+            CopiesData,
+            "of a head on meta is called: NotImplementedError",
+        ),
         (HEADS.check_reset, DrawsLayer, "reset(7) gives other pre-logits than this head"),
     ],
 )

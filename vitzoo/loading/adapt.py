@@ -13,7 +13,8 @@ from vitzoo.formats.timm import HEADS
 from vitzoo.loading.plan import Plan
 from vitzoo.network.model import VisionTransformer
 from vitzoo.parts.init import WithoutData
-from vitzoo.parts.protocols import GRID, MODULE, TABLE, WeightsAdapter, call
+from vitzoo.parts.protocols import GRID, MODULE, TABLE, WeightsAdapter, blame, call
+from vitzoo.text import listed
 
 CLASSIFIERS = ("head.weight", "head.fc.weight")
 PRE_LOGITS = "head.pre_logits."
@@ -165,7 +166,11 @@ def _drop_head(
 
 
 def fresh_head(model: nn.Module, names: list[str], dtype: torch.dtype | None) -> dict[str, Tensor]:
-    """Return new tensors, with data, for these parameters of a model's head."""
+    """Return new tensors, with data, for these parameters of a model's head.
+
+    Raises:
+        PluginError, InvalidOption: the head's `reset` returned none for some of them.
+    """
     if not isinstance(model, VisionTransformer):
         shapes = {name: model.state_dict()[name] for name in names}
         return {n: torch.zeros_like(t, dtype=dtype, device="cpu") for n, t in shapes.items()}
@@ -173,4 +178,11 @@ def fresh_head(model: nn.Module, names: list[str], dtype: torch.dtype | None) ->
     if any(p.is_meta for p in head.parameters()):
         head = _reset(model, head.num_classes)
     state = {f"head.{name}": tensor for name, tensor in head.state_dict().items()}
+    if lacking := [name for name in names if name not in state or state[name].is_meta]:
+        problem = (
+            f"reset({model.head.num_classes}) of a head on meta returned no data for "
+            f"{listed(lacking)}, expected new layers on the CPU: make them without the device of "
+            "this head"
+        )
+        raise blame(model.checked_parts.get("head", "head"), problem, code=model.head.reset)
     return {name: state[name].to(dtype or state[name].dtype) for name in names}

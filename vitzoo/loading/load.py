@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -12,17 +13,20 @@ from vitzoo import settings
 from vitzoo.checkpoint.checkpoint import Checkpoint
 from vitzoo.checkpoint.containers import Tensors
 from vitzoo.checkpoint.detect import format_of, identified
-from vitzoo.errors import CheckpointError
+from vitzoo.errors import CheckpointError, VitzooError
 from vitzoo.loading.adapt import LOADABLE, Adapted, adapt, fresh_head
 from vitzoo.loading.assign import Slots
 from vitzoo.loading.plan import Plan
 from vitzoo.network.model import VisionTransformer
+from vitzoo.parts.protocols import blame
 from vitzoo.parts.shapes import Shapes
 from vitzoo.plugin.guard import note_of
 from vitzoo.registry.registry import Registry
 from vitzoo.report import LoadReport
 from vitzoo.store.stamp import Stamps
 from vitzoo.text import fold, listed
+
+FIELDS = {"positions": "pos_embed", "attn_pool": "pool"}  # of a spec, by the names of modules
 
 
 class Misfit(NamedTuple):
@@ -115,14 +119,24 @@ def _assign(slots: Slots, adapted: Adapted, dtype: torch.dtype | None) -> tuple[
         state |= fresh_head(slots.model, adapted.fresh, dtype or stored)
     slots.assign(state)
     if left := slots.without_data():
-        raise CheckpointError(
-            f"{listed(left)} have no data after loading; a part must compute buffers on the CPU "
-            "(device='cpu') in its constructor"
-        )
+        raise _hollow(slots.model, left)
     for buffer in slots.buffers():  # computed ones too, which no file contains
         if buffer.is_floating_point():
             buffer.data = buffer.to(dtype or stored)
     return converted
+
+
+def _hollow(model: nn.Module, names: list[str]) -> VitzooError:
+    """Return the error about tensors that no file contains and that are still on `meta`."""
+    problem = f"no data after loading: {listed(names)}"
+    fix = "must compute buffers on the CPU (device='cpu') in its constructor"
+    checked: Mapping[str, str] = getattr(model, "checked_parts", {})
+    for name in names:
+        module = name.partition(".")[0]
+        if what := checked.get(FIELDS.get(module, module)):
+            part = getattr(model, module)
+            return blame(what, f"{fix} ({problem})", code=type(part).__init__)
+    return CheckpointError(f"{problem}; a part, or the builder of a network, {fix}")
 
 
 def _check_values(found: Tensors, checkpoint: Checkpoint) -> None:

@@ -15,6 +15,10 @@ RESET = (
     "reset(num_classes) returns a head of the same kind with a new classifier and the same "
     "pre-logits, and does not change this head"
 )
+ON_CPU = (
+    "make new layers without the device of this head, and copy no data of this head: to load "
+    "weights with other classes, vitzoo calls reset of a head on meta"
+)
 NO_CLASSES = "with num_classes=0 a head has no classifier and returns the pre-logits"
 CALL = (
     "a call (x, pre_logits=False) returns (b, num_classes), with pre_logits=True "
@@ -69,7 +73,8 @@ def check_no_classes(subject: Head) -> None:
 
 def check_reset(subject: Head) -> None:
     """`reset(num_classes)` returns a head with other classes and the same pre-logits. The two heads
-    share no parameters, and the first does not change.
+    share no parameters, and the first does not change. The new layers of a head on `meta` have
+    data.
     """
     part: Any = fill(subject.part())
     with torch.no_grad():
@@ -93,6 +98,22 @@ def check_reset(subject: Head) -> None:
     with torch.no_grad():
         after = part(*subject.inputs())
     subject.require_same(after, before, "reset changes the outputs of the old head", RESET)
+    _require_data(subject)
+
+
+def _require_data(subject: Head) -> None:
+    """Fail unless the layers are on the CPU that `reset` of a head on `meta` makes."""
+    with torch.device("meta"):
+        hollow: Any = subject.part()
+    with subject.doing("reset(7) of a head on meta is called", ON_CPU):
+        fresh = hollow.reset(7).state_dict()
+    old = hollow.state_dict()
+    lacking = [
+        name
+        for name, tensor in fresh.items()
+        if tensor.is_meta and (name not in old or old[name].shape != tensor.shape)
+    ]
+    subject.require_none(lacking, "reset(7) of a head on meta returns no data for", ON_CPU)
 
 
 def _require_shapes(subject: Head, part: Any) -> None:
