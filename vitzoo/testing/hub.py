@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 import time
 from collections import Counter, deque
@@ -103,11 +104,11 @@ class Hub:
         """Return the requests for files, without those to the model API."""
         return [request for request in self.requests if "/resolve/" in request[1]]
 
-    def environment(self, home: Path) -> dict[str, str]:
+    def environment(self, home: str | os.PathLike[str]) -> dict[str, str]:
         """Return variables: vitzoo downloads from this Hub alone and keeps its files in `home`."""
         return {
-            "VITZOO_HOME": str(home),
-            "VITZOO_LOCK": str(home / "vitzoo.lock"),
+            "VITZOO_HOME": os.fspath(home),
+            "VITZOO_LOCK": str(Path(home, "vitzoo.lock")),
             "VITZOO_ENDPOINTS": self.endpoint,
             "VITZOO_TRUST_ENDPOINT": self.endpoint,
             "VITZOO_TIMEOUT": "10",
