@@ -150,6 +150,16 @@ def test_compile_takes_a_module_that_is_not_installed(run, globex):
     assert 'NAMESPACE = "globex:registry.toml"' in err
 
 
+def test_compile_requires_no_source(globex):
+    """A variant of a module needs none, so that of a manifest needs none either."""
+    spec = "vitzoo.describe('vit_ti16').spec"
+    code = f"def vitzoo_variants():\n    yield vitzoo.Variant('v', 'x', {spec}, 5)"
+    globex(row(code))
+    text = compile_plugin("globex").text
+    assert "[variants.v]" in text
+    assert "source" not in text
+
+
 def test_compile_of_a_single_file_module_names_the_package_to_make(run, globex):
     code = "import vitzoo\n\ndef late(*, depth): return [0.0] * depth\n\n@vitzoo.hookimpl\n"
     code += "def vitzoo_drop_path_policies():\n    yield vitzoo.DropPathPolicy('late', late, 'x')\n"
@@ -199,13 +209,6 @@ def row(text: str) -> dict[str, str]:
         (
             "def vitzoo_heads():\n    yield vitzoo.Head('h', 'globex.plugin:nn', '')",
             ("vitzoo_heads", "'h'", "summary", "printable", "''"),
-        ),
-        (
-            (
-                "def vitzoo_variants():\n"
-                "    yield vitzoo.Variant('v', 'x', vitzoo.describe('vit_ti16').spec, 5)"
-            ),
-            ("[variants.v]", "key 'source'"),
         ),
         (
             (

@@ -65,11 +65,12 @@ class Entries(Record):
     """Reads the entries of a registry file or of a module plugin, and checks every value.
 
     Args:
-        package: top-level package that targets must lie in; None forbids builders and files in it.
+        package: top-level package that targets must lie in; None forbids builders and files in it,
+            and requires the `source` of a variant.
         sizes: that variants may name.
         sized: whether weights must state `size` or `predicted_size`.
         module: whether a module plugin returned the entries: a target may then be an object, and
-            the `source` of a variant and the `source` and `license` of weights may be missing.
+            the `source` and `license` of weights may be missing.
         pretraining: `pretraining` and `pretraining_data` of weights that state no others.
         evaluations: sources of results by name, which weights may name.
         measurements: measurements of images per second by name, which variants may name.
@@ -115,7 +116,7 @@ class Entries(Record):
             spec=spec,
             params=reader.count("params", start.params if same else REQUIRED),
             throughput=read_throughput(reader, self.measurements) or start.throughput,
-            source=self._needed(reader, "source"),
+            source=reader.text("source", REQUIRED if self.package is None else ""),
             weights=with_default([*reader.rows("weights", self._weights)]),
             paper_results=_paper_results(reader, "paper_results"),
         )

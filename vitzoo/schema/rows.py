@@ -387,7 +387,7 @@ class Variant(Record):
             builder accepts every field.
         requires: further distributions that the plugin's builder needs, written as for pip.
         paper: the publication of the architecture.
-        source: where the numbers were read.
+        source: where the numbers were read; a plugin may leave it out.
         weights: published files.
         paper_results: results in papers, of this network and of networks to compare with.
         known_as: (library, name) pairs of the same network in other libraries.
