@@ -11,6 +11,7 @@ from unittest import SkipTest
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 import vitzoo
 from helpers import says
@@ -153,6 +154,39 @@ def test_a_part_with_the_name_of_the_head(complaint, monkeypatch):
     said = complaint(VARIANT.check_lora, VARIANT.VariantSubject("vit_digits"))
     assert "patch_embed.forehead" in said
     assert "other names" in said
+
+
+class Counting(nn.Module):
+    """A pool that counts batches, with a layer beside its buffer or not."""
+
+    norm_first = True
+
+    def __init__(self, *, layer):
+        super().__init__()
+        self.register_buffer("batches", torch.zeros(()))
+        if layer:
+            self.layer = nn.Identity()
+
+    def forward(self, tokens, *_):
+        if self.training:
+            self.batches += 1
+        return tokens.mean(1)
+
+
+@pytest.mark.parametrize("layer", [False, True])
+def test_buffers_that_training_changes(complaint, monkeypatch, layer):
+    """An adapter holds those of a module without others in it."""
+    digits = VARIANT.VariantSubject("vit_digits")
+    copy, images = VARIANT.small_copy(digits)
+    copy.pool = Counting(layer=layer).eval()
+    monkeypatch.setattr(VARIANT, "small_copy", lambda _: (copy, images))
+    if not layer:
+        VARIANT.check_lora(digits)
+        assert copy.pool.batches == 1
+        return
+    said = complaint(VARIANT.check_lora, digits)
+    assert "pool.batches" in said
+    assert "adapter" in said
 
 
 def test_a_network_of_another_class_is_not_adapted(complaint, acme, monkeypatch):

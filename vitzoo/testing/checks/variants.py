@@ -36,6 +36,10 @@ CALLED = (
     "call the linear layers of blocks and pool as modules, `self.qkv(x)`: code that reads their "
     "`weight` would not use the adapter"
 )
+BUFFERS = (
+    "put them into a module without other modules in it, outside the patch embedder, or do not "
+    "change them in training"
+)
 REPORT = "report this as an error of vitzoo"
 DEFAULT = (
     "write `default = true` into the entry that the authors mean by the plain name of the network"
@@ -143,8 +147,9 @@ def check_runs(subject: VariantSubject) -> None:
 
 def check_lora(subject: VariantSubject) -> None:
     """Every layer that `vitzoo.lora` adapts is called as a module, in training and in evaluation,
-    and its outputs change those of the network. No part has a module named like the head. A network
-    that is no `vitzoo.VisionTransformer` is refused.
+    and its outputs change those of the network. Every buffer that training changes is in a module
+    that the adapter holds. No part has a module named like the head. A network that is no
+    `vitzoo.VisionTransformer` is refused.
     """
     from vitzoo.apps.train.lora import lora  # here, because an app is optional
 
@@ -154,7 +159,8 @@ def check_lora(subject: VariantSubject) -> None:
             lora(made, r=1)
             subject.fail(f"vitzoo.lora adapts {type(made).__name__}", REPORT)
         return
-    targets = lora(made, r=1)["target_modules"]
+    arguments = lora(made, r=1)
+    targets, whole = arguments["target_modules"], arguments["modules_to_save"] or ()
     heads = [name for name, _ in made.named_modules() if name.endswith("head") and name != "head"]
     problem = "PEFT trains modules whose names end with that of the head like the head:"
     subject.require_none(heads, problem, "give these modules other names")
@@ -173,12 +179,23 @@ def check_lora(subject: VariantSubject) -> None:
     subject.require_none(idle, "LoRA has no effect, because the network does not call", CALLED)
     same = all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
     subject.require(same, "with wrapped layers the outputs change", CALLED)
+    kept = {name: made.state_dict()[name].clone() for name in _buffers(made)}
     with subject.doing("a small copy of it is trained with LoRA", CALLED):
         # Drop path may drop a branch for some of the images, but not for so many.
         found = flat(made.train()(images.repeat(16, 1, 1, 1)))
         torch.autograd.backward([(x * draw(*x.shape)).sum() for x in found])
     idle = [n for n, a in added.items() if a.amount.grad is None or not a.amount.grad.any()]
     subject.require_none(idle, "the outputs of the network do not depend on", CALLED)
+    held = tuple(f"{module}." for module in ("head", *whole))
+    changed = [n for n, old in kept.items() if not torch.equal(made.state_dict()[n], old)]
+    lost = [name for name in changed if not name.startswith(held)]
+    subject.require_none(lost, "training changes buffers that an adapter does not hold:", BUFFERS)
+
+
+def _buffers(model: nn.Module) -> list[str]:
+    """Return the names of the buffers in the state dict of a model."""
+    buffers = dict(model.named_buffers())
+    return [name for name in model.state_dict() if name in buffers]
 
 
 class _Added(nn.Module):
