@@ -105,6 +105,32 @@ def test_help_names_the_commands_of_plugins_and_imports_nothing(run, install):
     assert "acme" not in sys.modules
 
 
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("att", ["attend"]),
+        ("f", ["family", "fetch"]),
+        ("pre", ["predict"]),
+        ("--no-p", ["--no-plugins"]),
+        ("fau", []),
+    ],
+)
+def test_a_shell_offers_the_commands_of_plugins_and_imports_nothing(
+    run, install, monkeypatch, typed, offered
+):
+    points = f"{POINTS}\nfault = acme:malformed:command\n"  # no command that can be used
+    install("acme-vit", points, UNTOUCHABLE)
+    modules = {name for name in sys.modules if name.startswith("vitzoo.apps")}
+    monkeypatch.setenv("_VITZOO_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", f"vitzoo {typed}")
+    monkeypatch.setenv("COMP_CWORD", "1")
+    code, out, err = run()
+    assert (code, err) == (0, "")
+    assert [word.partition(",")[2] for word in out.split()] == offered
+    assert "acme" not in sys.modules
+    assert {name for name in sys.modules if name.startswith("vitzoo.apps")} == modules
+
+
 def test_help_without_such_plugins_has_no_such_section(run, monkeypatch):
     monkeypatch.setenv("VITZOO_DISABLE_PLUGINS", "site")
     assert "Commands of plugins" not in run("--help")[1]
@@ -297,6 +323,41 @@ def test_why_names_all_that_claim_a_command(run, install):
     (trace,) = json.loads(run("plugins", "why", "attend", "--json")[1])
     assert trace["state"] == "conflict"
     says(" ".join(trace["steps"]), "acme-vit 1.0", "globex-vit 1.0", "command")
+
+
+BOTH = f"acme = acme:registry.toml\n{GROUP}attend = acme.command:attend\n"
+BOTH += "list = acme.command:family\nFamily = acme.command:family\n"
+
+
+@pytest.mark.parametrize("name", ["acme", "acme-vit"])
+def test_why_names_the_commands_of_a_plugin(run, install, name):
+    """Those that cannot be used, and that another distribution claims, too."""
+    install("acme-vit", BOTH, UNTOUCHABLE)
+    install("aaa-vit", f"{GROUP}attend = globex.command:attend\nother = globex.command:attend")
+    traces = json.loads(run("plugins", "why", name, "--json")[1])
+    assert {trace["namespace"]: trace["state"] for trace in traces} == {
+        "acme": "loaded",
+        "vitzoo attend": "conflict",
+        "vitzoo list": "broken",
+        "vitzoo Family": "broken",
+    }
+    (one,) = json.loads(run("plugins", "why", "acme/net", "--json")[1])
+    assert one["namespace"] == "acme"
+    (one,) = json.loads(run("plugins", "why", "list", "--json")[1])
+    assert one["namespace"] == "vitzoo list"
+
+
+@pytest.mark.conformance
+def test_check_of_a_namespace_checks_its_commands(run, install):
+    install("acme-vit", BOTH, FILES)
+    code, out, _ = run("plugins", "check", "acme", "--json")
+    found = json.loads(out)
+    assert code == 1
+    checked = {one["namespace"]: one["state"] for one in found["plugins"]}
+    assert checked.pop("acme") == checked.pop("vitzoo attend") == "ok"
+    assert checked == {"vitzoo list": "problems", "vitzoo Family": "problems"}
+    list_, family = sorted(found["problems"], key=lambda problem: problem["cause"].lower())
+    says(list_["cause"] + family["cause"], "'list'", "reserved", "'Family'", "lower-case")
 
 
 @pytest.mark.conformance

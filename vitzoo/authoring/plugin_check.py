@@ -91,12 +91,13 @@ def _problem(info: PluginInfo, what: str, cause: str, location: str) -> Mapping[
 
 
 def _chosen(names: Sequence[str]) -> list[PluginInfo]:
-    infos = with_commands(PluginHost())
+    host = PluginHost()
+    infos = with_commands(host)
     if not names:
         return [info for key, info in infos.items() if key != CORE]
     found: dict[str, PluginInfo] = {}
     for name in names:
-        hits = called(infos, name)
+        hits = called(host, infos, name)
         if not hits:
             known = {key.removeprefix("vitzoo ") for key in infos}
             known |= {info.distribution for info in infos.values() if info.entry_point}

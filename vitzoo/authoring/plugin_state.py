@@ -9,7 +9,7 @@ from typing import Any
 
 from vitzoo.cli.commands import COMMANDS
 from vitzoo.plugin.commands import command_states
-from vitzoo.plugin.entry_points import normal
+from vitzoo.plugin.entry_points import COMMANDS as ENTRY_POINTS, normal
 from vitzoo.plugin.host import PluginHost
 from vitzoo.plugin.info import PluginInfo
 from vitzoo.plugin.package_files import module_file, package_folders
@@ -29,15 +29,29 @@ def with_commands(host: PluginHost) -> dict[str, PluginInfo]:
     return infos | {f"vitzoo {key}": info for key, info in commands.items()}
 
 
-def called(infos: Mapping[str, PluginInfo], name: str) -> dict[str, PluginInfo]:
-    """Return the plugins and commands called `name`, or else those of that distribution."""
+def called(host: PluginHost, infos: Mapping[str, PluginInfo], name: str) -> dict[str, PluginInfo]:
+    """Return the plugins and commands called `name`, or else those of that distribution.
+
+    A plugin comes with the commands of its distribution, also with those that cannot be used.
+    """
     names = name, f"vitzoo {name}"
     own = {key: info for key, info in infos.items() if key in names or info.namespace in names}
-    return own or {
+    plugins = [info for info in own.values() if info.entry_point and info.namespace == name]
+    homes = {normal(info.distribution) for info in plugins} if own else {normal(name)}
+    commands = {
+        f"vitzoo {one.namespace}"
+        for one in host.found
+        if one.group == ENTRY_POINTS and normal(one.distribution) in homes
+    }
+    of_homes = {
         key: info
         for key, info in infos.items()
-        if info.entry_point and normal(name) == normal(info.distribution)
+        if (info.entry_point and normal(info.distribution) in homes)
+        or (info.namespace in commands and info.state == "conflict")  # it names one of them alone
     }
+    if own:
+        of_homes = {key: info for key, info in of_homes.items() if info.namespace in commands}
+    return own | of_homes
 
 
 def state_row(info: PluginInfo) -> dict[str, Any]:

@@ -47,7 +47,9 @@ def traces(name: str) -> list[dict[str, Any]]:
     """
     host = PluginHost()
     namespace, _, inside = name.partition("/")
-    chosen = called(with_commands(host), namespace)
+    chosen = called(host, with_commands(host), namespace)
+    if inside:  # a name of a plugin
+        chosen = {key: info for key, info in chosen.items() if info.namespace == namespace}
     if chosen:
         found = [_trace(host, key, info, inside) for key, info in chosen.items()]
     elif namespace == LOCAL and (files := registry_files()):

@@ -73,14 +73,15 @@ def plugins_command(context: click.Context, as_json: bool) -> None:
 def check_command(names: tuple[str, ...], timeout: float, as_json: bool) -> None:
     """Import and test plugins, each in a separate process.
 
-    NAME is a namespace, a command of a plugin, or a distribution. Without NAME, every plugin that
-    is not disabled is checked. Requirements must be installed, and every target and command must be
-    importable. Parts must pass the conformance tests of vitzoo.testing, except long tests and tests
-    that need sample files. Variants are built without memory and their parameters are counted; of
-    the networks that a plugin's own builder makes, only one of each architecture is built. Weights
-    files inside the package are compared with size and sha256 of their entries. What was left out
-    is printed as "not tested". A process that exceeds the time limit is killed with all processes
-    that it started. The exit code is 1 if there is a problem.
+    NAME is a namespace, a command of a plugin, or a distribution. A namespace includes the commands
+    of its distribution. Without NAME, every plugin that is not disabled is checked. Requirements
+    must be installed, and every target and command must be importable. Parts must pass the
+    conformance tests of vitzoo.testing, except long tests and tests that need sample files.
+    Variants are built without memory and their parameters are counted; of the networks that a
+    plugin's own builder makes, only one of each architecture is built. Weights files inside the
+    package are compared with size and sha256 of their entries. What was left out is printed as "not
+    tested". A process that exceeds the time limit is killed with all processes that it started. The
+    exit code is 1 if there is a problem.
 
     \b
     Examples:
@@ -113,8 +114,9 @@ def why_command(name: str, as_json: bool) -> None:
     """Explain how vitzoo found a plugin, or why it did not.
 
     The steps are printed in the order in which vitzoo takes them. NAME is a namespace, a name in it
-    such as acme/overlap, a command of a plugin, or a distribution. Nothing is imported. The exit
-    code is 1 if no such plugin is installed.
+    such as acme/overlap, a command of a plugin, or a distribution. A namespace includes the
+    commands of its distribution. Nothing is imported. The exit code is 1 if no such plugin is
+    installed.
 
     \b
     Examples:

@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -71,6 +71,17 @@ class LazyGroup(click.Group):
         if others:
             with formatter.section("Commands of plugins"):
                 formatter.write_dl([(name, f"of {owner}") for name, owner in others.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """Return the commands and options that a shell offers; no command is imported."""
+        from click.shell_completion import CompletionItem
+
+        known = {name: COMMANDS[name][1] for name in own_commands()}
+        with suppress(VitzooError):  # a setting of plugins that is not possible
+            known |= {name: f"of {owner}" for name, owner in _of_plugins().items()}
+        found = [name for name in sorted(known) if name.startswith(incomplete)]
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(CompletionItem(name, help=known[name]) for name in found), *options]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
