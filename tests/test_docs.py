@@ -275,7 +275,8 @@ def test_the_page_of_a_hook_has_every_member_of_its_protocol(name):
 
 def test_the_docstrings_of_formats_describe_every_argument_and_method():
     """The page of the hook links to the reference that is made of them."""
-    stated = re.findall(r"^    (\w+(?:, \w+)*): ", inspect.getdoc(Format) or "", re.MULTILINE)
+    arguments = (inspect.getdoc(Format) or "").partition("\nRaises:")[0]
+    stated = re.findall(r"^    (\w+(?:, \w+)*): ", arguments, re.MULTILINE)
     fields = {field.name for field in dataclasses.fields(Format)}
     assert set(", ".join(stated).split(", ")) == fields
     methods = {v.__name__: v.__doc__ for v in vars(Format).values() if inspect.isfunction(v)}

@@ -289,6 +289,6 @@ def test_a_part_that_leaves_a_buffer_without_data(tmp_path):
             self.register_buffer("scale", torch.ones(3, device="meta"), persistent=False)
 
     vitzoo.save(vitzoo.create(SPEC), tmp_path / "net.safetensors")
-    with pytest.raises(vitzoo.CheckpointError) as caught:
+    with pytest.raises(vitzoo.InvalidOption) as caught:
         vitzoo.create(SPEC, head=Head(), weights=tmp_path / "net.safetensors")
     says(str(caught.value), "head.scale", "device='cpu'")

@@ -161,13 +161,14 @@ def _miscounted(variants: list[Variant]) -> Iterator[str]:
 
 
 def _network(variant: Variant) -> Any:
-    """Return the network of a variant without memory, as `create` makes it.
+    """Return the network that `create` builds of a variant, without memory.
 
     Raises:
         VitzooError: a part or a builder cannot be used.
     """
+    import torch
+
     from vitzoo.factory import built
-    from vitzoo.parts.init import WithoutData
 
     zoo = registry()
     if not (built_of_parts(variant) or variant.base or "/" in variant.name):  # in a manifest
@@ -178,7 +179,7 @@ def _network(variant: Variant) -> Any:
             fix = INSTALL.format(pip("install", "-e", "."))
             raise PluginError(f"its builder {variant.builder!r} is in no installed plugin{fix}")
         variant = named(namespace, variant)
-    with WithoutData():
+    with torch.device("meta"):
         return built(variant.spec, {}, variant, zoo)
 
 

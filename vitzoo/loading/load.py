@@ -128,14 +128,14 @@ def _assign(slots: Slots, adapted: Adapted, dtype: torch.dtype | None) -> tuple[
 
 def _hollow(model: nn.Module, names: list[str]) -> VitzooError:
     """Return the error about tensors that no file contains and that are still on `meta`."""
-    problem = f"{listed(names)} have no data after loading"
+    problem = f"no data after loading: {listed(names)}"
     fix = "must compute buffers on the CPU (device='cpu') in its constructor"
     checked: Mapping[str, str] = getattr(model, "checked_parts", {})
     for name in names:
         module = name.partition(".")[0]
         if what := checked.get(FIELDS.get(module, module)):
             part = getattr(model, module)
-            return blame(what, f"{fix}: {problem}", code=type(part).__init__)
+            return blame(what, f"{fix} ({problem})", code=type(part).__init__)
     return CheckpointError(f"{problem}; a part, or the builder of a network, {fix}")
 
 
