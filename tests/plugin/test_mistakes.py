@@ -258,6 +258,18 @@ def test_a_name_in_another_case_is_answered_with_the_broken_plugin(install, name
     assert "did you mean" not in str(caught.value)
 
 
+def test_a_namespace_of_two_plugins_names_both_lines(install):
+    files = {"acme/__init__.py": "", TOML: NET}
+    root = install("acme-parts", "acme = acme:registry.toml", files)
+    install("acme-fork", "acme = acme:registry.toml")
+    with pytest.raises(VitzooError) as caught:
+        describe()
+    both = (f"{name} 1.0 ({root}/{name.replace('-', '_')}-1.0.dist-info/entry_points.txt:2)"
+            for name in ("acme-parts", "acme-fork"))  # fmt: skip
+    fix = ("VITZOO_DISABLE_PLUGINS", "uninstall", "choose another namespace in its pyproject.toml")
+    says(str(caught.value), "'acme'", "is claimed by", *both, *fix)
+
+
 # An editable installation.
 
 

@@ -166,8 +166,12 @@ def claimed(rivals: list[Found]) -> PluginInfo:
         return replace(info, state="lazy")
     owners = sorted({found.owner for found in rivals})
     what = "command" if first.group == COMMANDS else "namespace"
-    cause = f"the {what} {first.namespace!r} is claimed by {' and '.join(owners)}"
-    fix = f"disable one of the distributions with {NOT}, or uninstall it"
+    places = sorted({f"{found.owner}{declared(found)}" for found in rivals})
+    cause = f"the {what} {first.namespace!r} is claimed by {' and '.join(places)}"
+    fix = (
+        f"disable one of the distributions with {NOT}, or uninstall it, or choose another {what} "
+        "in its pyproject.toml"
+    )
     if len(owners) == 1:
         values = " and ".join(sorted(found.value for found in rivals))
         cause = f"{owners[0]} has two entry points named {first.namespace!r}: {values}"
