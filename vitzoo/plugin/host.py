@@ -75,6 +75,7 @@ class PluginHost:
         contents: what the plugins that were read have, by namespace.
         rows: their entries without disabled names, by namespace.
         variants, parts, aliases: the same entries by their full names.
+        fitting: namespaces of the plugins that do not require another vitzoo.
     """
 
     def __init__(self, switches: Switches | None = None) -> None:
@@ -88,7 +89,7 @@ class PluginHost:
         self._infos = {CORE: PluginInfo(CORE, "core", location=str(CORE_MANIFEST))}
         self._unread = {CORE: Found(CORE, "vitzoo:registry.toml", "vitzoo")}
         self._discovered = False
-        self._fitting: set[str] = set()  # plugins whose requirement of vitzoo was checked
+        self.fitting: set[str] = set()
         self._reading: set[tuple[int, str]] = set()  # by which thread
 
     @cached_property
@@ -259,11 +260,11 @@ class PluginHost:
             PluginError: the plugin cannot be used.
         """
         info = self.infos.get(namespace)
-        if info and info.entry_point and info.state not in OFF and namespace not in self._fitting:
+        if info and info.entry_point and info.state not in OFF and namespace not in self.fitting:
             info = discovery().fitting(info)
             with LOCK:
                 self._infos[namespace] = info
-                self._fitting.add(namespace)
+                self.fitting |= {namespace} if info.state != "incompatible" else set()
         if info and info.state == "incompatible":
             raise PluginError(f"plugin {namespace!r} cannot be used: {info.trouble}")
 
@@ -302,13 +303,12 @@ class PluginHost:
         """
         from vitzoo.schema.rows import Variant
 
-        key = "builder" if isinstance(row, Variant) else "target"
-        target: Any = getattr(row, key)
+        target: Any = row.builder if isinstance(row, Variant) else row.target
         info, entry = self._infos[namespace], f"{namespace}/{row.name.rpartition('/')[2]}"
-        owner = Owner(info, entry, row=row)
         if row.requires:
             from vitzoo.plugin.requirements import check_requirements
 
+            owner = Owner(info, entry, row=row)
             whose = f"{owner}: {row.name!r}"
             try:
                 check_requirements(row.requires, whose)
@@ -323,6 +323,8 @@ class PluginHost:
         except (Exception, SystemExit) as error:
             if namespace == CORE:
                 raise
+            owner = Owner(info, entry, row=row)
+            key = "builder" if isinstance(row, Variant) else "target"
             place = owner.declared(key)
             info = owner.failed(target, error, f"the {key} in {place}", place)
             self._infos[namespace] = info

@@ -124,7 +124,9 @@ class Registry:
         """
         if not isinstance(name, str):
             raise UnknownName(f"the name of a variant must be text, got {describe_value(name)}")
-        self._use_namespace_of(name)
+        if "/" in name:
+            self.host.check_vitzoo(name.partition("/")[0])
+        self.load_namespace_of(name)
         if name in self.aliases and self.host.switches.hides(name):
             raise PluginError(_switched_off(name))
         name = self.aliases.get(name, name)
@@ -168,7 +170,10 @@ class Registry:
     def contribution(self, kind: str, name: str) -> tuple[str, Contribution]:
         """Return the namespace and the entry of a part; its code is not imported."""
         rows = self.host.parts[kind]
-        self._use_namespace_of(name)
+        if "/" in name and name.partition("/")[0] not in self.host.fitting:
+            self.host.check_vitzoo(name.partition("/")[0])
+        if name not in rows:
+            self.load_namespace_of(name)
         if name in rows:
             return rows[name]
         raise self._unknown(kind, name)
@@ -184,7 +189,9 @@ class Registry:
 
         Only the plugin that the name belongs to is read. A part comes before a variant.
         """
-        self._use_namespace_of(name)
+        if "/" in name:
+            self.host.check_vitzoo(name.partition("/")[0])
+        self.load_namespace_of(name)
         found = [rows[name] for rows in self.host.parts.values() if name in rows]
         variant = self.host.variants.get(name)
         return [*found, *([(variant.namespace, variant)] if variant else [])]
@@ -219,13 +226,6 @@ class Registry:
             self.host.load(CORE)
         elif namespace in self.host.infos:
             self.host.load(namespace)
-
-    def _use_namespace_of(self, name: str) -> None:
-        """Read the plugin that a name belongs to; PluginError if it requires another vitzoo."""
-        namespace, slash, _ = name.partition("/")
-        if slash:
-            self.host.check_vitzoo(namespace)
-        self.load_namespace_of(name)
 
     def _unknown(self, what: str, name: str) -> UnknownName:
         """Return the error about a name without an entry.

@@ -147,7 +147,8 @@ class Reader:
     def sub(self, key: str) -> Reader | None:
         """Return a reader of the table at `key`, None if the key is missing."""
         table = self.take(key, dict, None)
-        return None if table is None else self.below(table, key)
+        keys = (*self.keys, key)
+        return None if table is None else Reader(table, self._below(key), self.error, keys)
 
     def rows(self, key: str, parse: Callable[[str, Reader], T]) -> Iterator[T]:
         """Yield `parse(name, reader)` for every table in the table at `key`."""
@@ -156,7 +157,8 @@ class Reader:
                 where = self._below(f"{key}.{escaped(name)}")
                 problem = f"{where}: the name {quoted(name)} must be {NAME_RULE}{renamed(name)}"
                 raise self.error(problem).at(*self.keys, key, name)
-            reader = self.below(row, key, name)
+            keys = (*self.keys, key, name)
+            reader = Reader(row, self._below(f"{key}.{name}"), self.error, keys)
             yield parse(name, reader)
             reader.done()
 
@@ -206,10 +208,6 @@ class Reader:
         """Return the name of an inner table that has a key, empty if there is none."""
         tables = ((k, v) for k, v in self.table.items() if k not in self._asked)
         return next((str(k) for k, v in tables if isinstance(v, dict) and key in v), "")
-
-    def below(self, table: object, *keys: str) -> Reader:
-        """Return the reader of a table under these keys."""
-        return Reader(table, self._below(".".join(keys)), self.error, (*self.keys, *keys))
 
     def _below(self, key: str) -> str:
         if ": [" in self.where and self.where.endswith("]"):
