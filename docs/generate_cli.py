@@ -95,8 +95,8 @@ even if `VITZOO_STRICT_PLUGINS=1` is set.
 
 ## Shell completion
 
-The shell completes commands, those of plugins too, options, names, fields and families. Add one line to its start-up
-file:
+The shell completes commands, those of plugins too, options, names, fields and families. Add one
+line to its start-up file:
 
 - bash, `~/.bashrc`: `eval "$(_VITZOO_COMPLETE=bash_source vitzoo)"`
 - zsh, `~/.zshrc`, after `compinit`: `eval "$(_VITZOO_COMPLETE=zsh_source vitzoo)"`
