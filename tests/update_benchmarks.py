@@ -44,6 +44,10 @@ SIDES = {
     "transformers' Dinov2Backbone": "transformers' `Dinov2Backbone`, with the same weights",
     "vitzoo, global attention": "the same network, in which every block attends to the whole image",
     "timm.list_models()": "a new process that imports timm and lists its models",
+    "what decoding and GPU allowed": "what 16 threads and the GPU allowed in the same run, in "
+    "which a sleep takes longer if the cores are busy",
+    "what they allow without overhead": "what they would allow if sleeps took their exact time",
+    "in its process": "no other side: the time of the CPU in the process of vitzoo",
     "hf_hub_download": "`hf_hub_download` of huggingface_hub, from the same local server. It does "
     "not hash the file; vitzoo does",
     "bare interpreter": "a new Python process that does nothing (`python -c pass`). No command "

@@ -91,7 +91,8 @@ def _folder(name: str) -> tuple[Path | None, bool]:
     from urllib.request import url2pathname  # which imports http and ssl
 
     try:
-        record = json.loads(metadata.distribution(name).read_text("direct_url.json") or "")
+        distribution = metadata.distribution(name)
+        record = json.loads(distribution.read_text("direct_url.json") or "")
         url, how = urlsplit(record["url"]), record.get("dir_info", {})
     except Exception:  # noqa: BLE001  # it is not installed, or not from a folder
         return None, False

@@ -209,7 +209,7 @@ def read(tmp_path_factory, to_toml_text):
         try:
             manifest = read_manifest(path, package="x")
         except RegistryError as error:
-            check_message(error, f"{path}: ")
+            check_message(error, f"{path}:")
             return None
         assert isinstance(manifest, Manifest)
         for variant in manifest.variants:

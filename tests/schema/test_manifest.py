@@ -550,7 +550,7 @@ def reads_or_refuses(data: bytes) -> None:
             result = read_manifest(path, package="acme")
         except RegistryError as error:
             result = str(error)
-    assert isinstance(result, Manifest) or str(result).startswith(f"{path}: ")
+    assert isinstance(result, Manifest) or str(result).startswith(f"{path}:")
 
 
 @pytest.mark.slow

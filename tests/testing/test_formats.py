@@ -146,7 +146,7 @@ FORMATS = testing.checks.formats
         (
             FORMATS.check_round_trip,
             LosesTensor("acme"),
-            "blocks.0.mlp.fc1.bias is missing, blocks.1.mlp",
+            "from_model drops blocks.0.mlp.fc1.bias, blocks.1.mlp",
         ),
         (
             FORMATS.check_round_trip,

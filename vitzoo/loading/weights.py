@@ -134,13 +134,13 @@ def _file(statement: Statement, address: str | os.PathLike[str], prefix: str | N
         checkpoint = open_address(statement.beside(), zoo, prefix)
     else:
         checkpoint = statement.file or open_unregistered(address, zoo)
-    return located(checkpoint, variant, zoo, prefix)
-
-
-def located(
-    checkpoint: Checkpoint, variant: Variant | None, zoo: Registry, prefix: str | None = None
-) -> Checkpoint:
-    """Return a file with its format, and with the keys of the network of a variant alone."""
     if checkpoint.format is None and variant and not built_of_parts(variant):
         return of_own_builder(checkpoint, prefix)  # formats know only vitzoo's networks
     return identified(checkpoint, zoo, prefix)
+
+
+def located(checkpoint: Checkpoint, variant: Variant | None, zoo: Registry) -> Checkpoint:
+    """Return a file as `create` reads it for a variant, with its format."""
+    if checkpoint.format is None and variant and not built_of_parts(variant):
+        return of_own_builder(checkpoint, None)
+    return identified(checkpoint, zoo, None)

@@ -5,10 +5,8 @@ A fingerprint describes a network by its spec. `changes` finds what the spec doe
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -24,6 +22,7 @@ from vitzoo.apps.predict.arithmetic import matmul_precision
 from vitzoo.checkpoint.comparison import SIMPLE, compare, opaque_parts
 from vitzoo.display import brief
 from vitzoo.errors import InvalidOption
+from vitzoo.files.platform.libraries import cublas_version
 from vitzoo.registry.registry import registry
 from vitzoo.schema.spec import Spec
 from vitzoo.text import fold, listed
@@ -144,21 +143,7 @@ def _cudnn() -> str:
 
 
 def _cublas() -> str:
-    """Return the version of the cuBLAS that torch calls, such as `13.4.1`; empty if unknown."""
-    folder = os.path.join(os.path.dirname(torch.__file__), "lib")  # noqa: PTH118, PTH120
-    major = (torch.version.cuda or "").partition(".")[0]
-    # The names that torch's library sees; on Windows, where no library hands on others, its name.
-    for name in (os.path.join(folder, "libtorch_cuda.so"), f"cublas64_{major}.dll"):  # noqa: PTH118
-        number, found = ctypes.c_int(), list[str]()
-        try:
-            read = ctypes.CDLL(name).cublasGetProperty
-        except (OSError, AttributeError):
-            continue
-        for part in range(3):
-            read(part, ctypes.byref(number))
-            found.append(str(number.value))
-        return ".".join(found)
-    return ""
+    return cublas_version(torch.__file__, torch.version.cuda or "")
 
 
 def device_in(found: object) -> str:

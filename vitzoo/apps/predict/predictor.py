@@ -122,6 +122,7 @@ class Predictor:
         UnknownOption: the model has no such output, or Predictor has no such argument.
         VitzooError: `vitzoo.create` cannot create the model.
 
+    >>> import numpy as np
     >>> predictor = Predictor("vit_digits", outputs=("labels", "pooled"), top=1)
     >>> (row,) = predictor([np.zeros((28, 28), np.uint8)])
     >>> row.outputs["pooled"].shape
