@@ -107,7 +107,7 @@ def channel() -> tuple[Callable[[], Any], Callable[..., None]]:
     """Return the functions that receive and send values in the other process.
 
     `send` takes a value, and memory, of which it sends the bytes. `receive` raises EOFError when
-    there is no more value. If nobody reads what is sent, the process ends.
+    there is no more value. The process ends if what it sends is not read.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the first process ends this one
     lead_group()
