@@ -102,6 +102,8 @@ def acme(distribution, monkeypatch, new_registry):
         files = {"acme_vit/__init__.py": "", **files}
         root = distribution("acme-vit", f"acme = {entry_point}", files)
         monkeypatch.syspath_prepend(str(root))
+        # Bytecode of a file of the same size and second would be that of the former code.
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)
         monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
         testing.checks.plugin.in_worker.cache_clear()
         testing.checks.plugin._listing.cache_clear()
