@@ -89,7 +89,7 @@ vitzoo.variants(where="pretraining=self-supervised or pretraining_data~laion")
 
 ## Plugins
 
-[Plugins can add commands](plugins.md#commands). `vitzoo --no-plugins COMMAND` runs a command
+[Plugins can add commands](apps.md). `vitzoo --no-plugins COMMAND` runs a command
 without plugins. A broken plugin does not stop `vitzoo plugins`, `plugins check` and `plugins why`,
 even if `VITZOO_STRICT_PLUGINS=1` is set.
 

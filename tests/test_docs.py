@@ -6,16 +6,20 @@ import doctest
 import importlib
 import inspect
 import io
+import json
 import os
 import re
 import runpy
 import shlex
 import subprocess
 import sys
+import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import vitzoo
 from helpers import says
@@ -180,8 +184,9 @@ def test_tables_are_made_from_docstrings_and_the_registry():
 
 
 def exceptions():
-    kinds = (kind for kind in vars(errors).values() if inspect.isclass(kind))
-    return [kind for kind in kinds if kind.__module__ == errors.__name__]
+    kinds = [kind for kind in vars(errors).values() if inspect.isclass(kind)]
+    here = [kind for kind in kinds if kind.__module__ == errors.__name__]
+    return [kind for kind in here if issubclass(kind, Exception)]
 
 
 @cases("kind", exceptions(), ids=lambda kind: kind.__name__)
@@ -327,7 +332,7 @@ def documented_plugin(distribution, monkeypatch):
     files = dict(
         re.findall(r"^`(acme_vit/\S+)`[^\n]*\n\n```\w+\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     )
-    assert set(files) == {"acme_vit/registry.toml", "acme_vit/command.py"}
+    assert set(files) == {"acme_vit/registry.toml"}
     files["acme_vit/__init__.py"] = ""
     groups = re.findall(r"^\[project\.entry-points\.(.+)\]\n(.+)$", page, re.MULTILINE)
     points = "\n".join(
@@ -342,14 +347,40 @@ def documented_plugin(distribution, monkeypatch):
         del sys.modules[name]
 
 
+@pytest.fixture
+def documented_app(distribution, monkeypatch):
+    """The app that docs/apps.md writes out, on the path as an installed distribution."""
+    page = ROOT / "docs" / "apps.md"
+    (code,), (project, *_) = blocks(page, "python"), blocks(page, "toml")
+    assert len(code.splitlines()) <= 60
+    points = tomllib.loads(project)["project"]["entry-points"]["vitzoo.commands"]
+    group = "[vitzoo.commands]\n" + "".join(f"{name} = {at}\n" for name, at in points.items())
+    site = distribution("acme-duplicates", group, {"acme_duplicates.py": code})
+    monkeypatch.syspath_prepend(site)
+    yield
+    sys.modules.pop("acme_duplicates", None)
+
+
 @pytest.mark.docs
-@pytest.mark.usefixtures("documented_plugin")
-def test_the_documented_command_works(run):
-    printed = "tensor\telements\nhead.weight\t192000\n"
-    assert run("largest", "vit_ti16", "--top", "1") == (0, printed, "")
-    code, out, _ = run("largest", "--help")
-    assert (code, "--top INTEGER" in out) == (0, True)
-    assert "largest  of acme-vit 1.0" in run("--help")[1]
+@pytest.mark.usefixtures("documented_app", "page_folder")
+def test_the_documented_app_works(run):
+    folder = Path("scans")
+    folder.mkdir()
+    for seed, names in ((0, ["one"]), (1, ["other", "copy"])):
+        pixels = np.random.default_rng(seed).integers(0, 256, (28, 28), np.uint8)
+        for name in names:
+            Image.fromarray(pixels).save(folder / f"{name}.png")
+    pair = [{"cosine": 1.0, "first": "scans/copy.png", "second": "scans/other.png"}]
+    options = ("--above", "0.9999", "--json")
+    code, out, _ = run("duplicates", "vit_digits", "scans", *options)
+    assert (code, json.loads(out)) == (0, pair)
+    code, out, err = run(
+        "duplicates", "vit_digits", "scans", "gone.png", "--json", "--above=0.9999"
+    )
+    assert (code, json.loads(out), "there is no file gone.png" in err) == (1, pair, True)
+    code, out, err = run("duplicates", "vit_digit", "scans")
+    assert (code, out, "did you mean 'vit_digits'" in err) == (1, "", True)
+    assert "duplicates  of acme-duplicates 1.0" in run("--help")[1]
 
 
 @pytest.mark.usefixtures("documented_plugin")

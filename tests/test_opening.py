@@ -47,6 +47,7 @@ from openings import (
     meant,
 )
 from tables import cases
+from vitzoo.cli.networks import check
 from vitzoo.errors import (
     CheckpointError,
     InvalidOption,
@@ -55,7 +56,6 @@ from vitzoo.errors import (
     UnknownOption,
     WeightsUnavailable,
 )
-from vitzoo.opening import check
 
 pytestmark = pytest.mark.filterwarnings("ignore::vitzoo.FirstUseWarning")
 
@@ -398,8 +398,9 @@ def test_the_command_summary_is_of_its_network(command, monkeypatch):
 
 @cases("form", FORMS_OF_COMMANDS)
 def test_every_form_passes_the_check_of_commands(form):
-    variant = check(FORMS[form][0])
-    assert (variant is not None) == (form in REGISTERED)
+    named = check(FORMS[form][0])
+    assert (named.variant is not None) == (form in REGISTERED)
+    assert [bool(one) for one in (named.variant, named.path, named.address)].count(True) == 1
 
 
 @cases("wrong", [w for w, (name, *_) in WRONG.items() if isinstance(name, str) and w != "offline"])
@@ -418,7 +419,8 @@ def test_the_check_of_commands_refuses_as_functions_do(wrong):
     ],
 )
 def test_the_check_of_commands_refuses_weights(name, weights, error, parts):
-    assert check("local/net", "other") == check("local/net", "B.safetensors") == check("local/net")
+    assert check("local/net", "other").weights.name == "other"
+    assert check("local/net", "B.safetensors") == check("local/net")
     with refuses(error, *parts):
         check(name, weights)
 

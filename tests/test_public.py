@@ -52,7 +52,7 @@ def public(path: str) -> set[str]:
 
 
 HOOK = (ROOT / "docs" / "hooks" / "checkpoint_formats.md").read_text(encoding="utf-8")
-COMMANDS = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+COMMANDS = (ROOT / "docs" / "apps.md").read_text(encoding="utf-8")
 NAMES = {path: public(path) for path in PATHS}
 FOLDERS = [f"vitzoo.{path.stem}" for path in Path(vitzoo.__file__).parent.iterdir()]
 

@@ -8,11 +8,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from enum import IntEnum
 from importlib import import_module
 from typing import Any, Self
 
 MOST_OF_WORD = 200  # characters that are compared with names; a text from a file may be long
 MOST_OF_MESSAGE = 10_000
+
+
+class ExitCode(IntEnum):
+    """The exit code of a command, which `VitzooError.exit_code` is for each exception.
+
+    FAILED: a check failed, or a name does not exist. USAGE: a wrong argument or option. DAMAGED: a
+    file does not have the SHA-256 hash that is stated. NO_NETWORK: no network, or offline.
+    """
+
+    FAILED = 1
+    USAGE = 2
+    DAMAGED = 3
+    NO_NETWORK = 4
+    INTERRUPTED = 130
 
 
 class VitzooError(Exception):
@@ -21,7 +36,7 @@ class VitzooError(Exception):
     Fix: follow the message, which states the wrong value, what was expected, and the fix.
     """
 
-    exit_code = 1
+    exit_code: int = ExitCode.FAILED
     about: object = None
     keys: tuple[str, ...] = ()
 
@@ -72,7 +87,7 @@ class InvalidOption(VitzooError, ValueError):
     Fix: pass a value that the message describes.
     """
 
-    exit_code = 2
+    exit_code = ExitCode.USAGE
 
 
 class UnknownOption(InvalidOption, TypeError):
@@ -164,7 +179,7 @@ class IntegrityError(WeightsError):
     Fix: download the file again. If it still differs, do not use it: it was damaged or replaced.
     """
 
-    exit_code = 3
+    exit_code = ExitCode.DAMAGED
 
 
 class HashMismatch(IntegrityError):
@@ -188,7 +203,7 @@ class PinError(WeightsError):
     `VITZOO_PINS=required`, omit `--frozen`), or compare both hashes before `vitzoo lock --update`.
     """
 
-    exit_code = 3
+    exit_code = ExitCode.DAMAGED
 
 
 class StoreError(WeightsError, OSError):
@@ -205,7 +220,7 @@ class NetworkError(WeightsError):
     Fix: see the subclasses, or download the file in another way and run `vitzoo import FILE`.
     """
 
-    exit_code = 4
+    exit_code = ExitCode.NO_NETWORK
     retry_after: float | None = None  # seconds until the request may succeed; None: it will not
 
 

@@ -21,7 +21,7 @@ from vitzoo.files.safetensors import PICKLE_INDEX
 from vitzoo.files.shard_index import weights_in
 from vitzoo.files.strict_json import strict_json
 from vitzoo.files.strict_toml import strict_toml
-from vitzoo.registry.choice import checked, choose, is_path
+from vitzoo.registry.choice import choose
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.addresses import is_repository, one_form, parts_of_name
 from vitzoo.schema.reader import describe
@@ -99,7 +99,7 @@ class File:
         from vitzoo.loading.statement import from_file, from_mapping
 
         if _is_spec(self.path):
-            _check_there(self.path)
+            check_exists(self.path)
             return from_mapping(_parse(self.path), str(self.path), zoo)
         return from_file(self.path, zoo)
 
@@ -210,28 +210,6 @@ def registered(name: str, zoo: Registry) -> Named:
     return Named(base, variant, choose(variant, weights, zoo))
 
 
-def check(name: str, weights: str | None = None) -> Variant | None:
-    """Refuse a network or weights that cannot be meant, before torch is imported.
-
-    Returns:
-        The variant, if the name is registered.
-
-    Raises:
-        VitzooError: as `create` raises it later for the same arguments.
-    """
-    found = locate(name, weights)
-    if isinstance(found, File | Folder):
-        _check_there(found.path)
-    variant = found.variant if isinstance(found, Named) else None
-    if weights is not None and not on_hub(weights):
-        checked(weights, variant, registry())
-        if is_path(weights, variant):
-            _check_there(Path(weights))
-        elif variant:
-            choose(variant, weights, registry())
-    return variant
-
-
 def stated(name: object, zoo: Registry, weights: object = None) -> Statement:
     """Return what is stated about a network that is no model.
 
@@ -258,8 +236,8 @@ def is_model(value: object) -> TypeGuard[nn.Module]:
     return isinstance(value, nn.Module)
 
 
-def _check_there(path: Path) -> None:
-    """Raise an error if nothing is at a path, or no weights in a folder."""
+def check_exists(path: Path) -> None:
+    """Raise VitzooError if nothing is at a path, or no weights in a folder."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):

@@ -15,6 +15,7 @@ from click.exceptions import Exit
 from vitzoo.cli.environment import set_for_command
 from vitzoo.cli.options import PATH, force_option, json_option
 from vitzoo.cli.output import Fit, echo, on_terminal, print_fields, print_json, print_rows, say
+from vitzoo.errors import ExitCode
 from vitzoo.plugin.switches import STRICT
 
 COLUMNS = ("namespace", "state", "distribution", "version", "variants", "parts", "formats")
@@ -104,7 +105,7 @@ def check_command(names: tuple[str, ...], timeout: float, as_json: bool) -> None
     if done:
         say(f"not tested of any plugin: {LEFT_OUT}")
     if problems:
-        raise Exit(1)
+        raise Exit(ExitCode.FAILED)
 
 
 @plugins_command.command("why")
@@ -135,7 +136,7 @@ def why_command(name: str, as_json: bool) -> None:
                 echo()
             _print_trace(trace)
     if any(trace["state"] == "not installed" for trace in found):
-        raise Exit(1)
+        raise Exit(ExitCode.FAILED)
 
 
 @plugins_command.command("new")

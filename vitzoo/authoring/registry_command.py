@@ -15,6 +15,7 @@ from vitzoo.authoring.registry_target import Target, manifest_of
 from vitzoo.cli.environment import set_for_command
 from vitzoo.cli.options import PATH, flag, json_option
 from vitzoo.cli.output import echo, print_json, print_rows, say
+from vitzoo.errors import ExitCode
 from vitzoo.settings import registry_files
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def check_command(file: Path | None, as_json: bool) -> None:
         for problem in report.problems:
             say(f"problem: {problem}")
     if report.problems:
-        raise Exit(1)
+        raise Exit(ExitCode.FAILED)
 
 
 @registry_command.command("pin")
@@ -117,7 +118,7 @@ def pin_command(
     done = kinds["pinned"] + kinds["already"]
     passed = done + (kinds["gated"] + kinds["missing"] if every else 0)
     if passed < len(rows) or (rows and not done):
-        raise Exit(1)
+        raise Exit(ExitCode.FAILED)
 
 
 def _changes(rows: Iterable[Pinned]) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Public: what a command of a plugin is made of. Importing it imports no torch.
 
-docs/plugins.md#commands shows a command; `vitzoo-site` is one. Each name imports its module on
-first use. The modules of this folder are the commands of vitzoo itself, and are not public.
+docs/apps.md writes such a command; `vitzoo-site` is another. Each name imports its module on first
+use. The modules of this folder are the commands of vitzoo itself, and are not public.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vitzoo.cli.completion import complete_names as complete_names
+    from vitzoo.cli.images import ImageFiles as ImageFiles, image_files as image_files
+    from vitzoo.cli.networks import NamedNetwork as NamedNetwork, check as check_network
     from vitzoo.cli.options import (
         PATH as PATH,
         device_option as device_option,
@@ -18,21 +21,31 @@ if TYPE_CHECKING:
         weights_or_file_option as weights_option,
     )
     from vitzoo.cli.output import print_rows as print_rows, say as say
-    from vitzoo.opening import check as check_network
+    from vitzoo.progress import bar as progress_bar
 
 __all__ = [  # `__getattr__` has them
     "PATH",
+    "ImageFiles",
+    "NamedNetwork",
     "check_network",
+    "complete_names",
     "device_option",
     "force_option",
+    "image_files",
     "json_option",
     "print_rows",
+    "progress_bar",
     "say",
     "weights_option",
 ]
-_PLACES = {  # of the names that are called otherwise, or lie elsewhere, in vitzoo
-    "check_network": ("opening", "check"),
+_PLACES = {  # of those that are not in `cli.options`, or have another name in vitzoo
+    "ImageFiles": ("cli.images", "ImageFiles"),
+    "NamedNetwork": ("cli.networks", "NamedNetwork"),
+    "check_network": ("cli.networks", "check"),
+    "complete_names": ("cli.completion", "complete_names"),
+    "image_files": ("cli.images", "image_files"),
     "print_rows": ("cli.output", "print_rows"),
+    "progress_bar": ("progress", "bar"),
     "say": ("cli.output", "say"),
     "weights_option": ("cli.options", "weights_or_file_option"),
 }
@@ -42,8 +55,8 @@ if not TYPE_CHECKING:  # because of `__getattr__`, type checkers would accept ev
     def __getattr__(name: str) -> Any:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
-        module, own = _PLACES.get(name, ("cli.options", name))
-        value = getattr(import_module(f"vitzoo.{module}"), own)
+        module, there = _PLACES.get(name, ("cli.options", name))
+        value = getattr(import_module(f"vitzoo.{module}"), there)
         globals()[name] = value
         return value
 

@@ -25,7 +25,7 @@ from vitzoo.cli.output import (
     say,
     three_digits,
 )
-from vitzoo.errors import PinError, UnknownName, did_you_mean
+from vitzoo.errors import ExitCode, UnknownName, did_you_mean
 from vitzoo.plugin.info import CORE, LOCAL, TROUBLE
 from vitzoo.registry.listing import (
     FIELDS,
@@ -212,7 +212,7 @@ def list_command(
     for conflict in conflicts:
         say(f"vitzoo: {conflict}")
     if conflicts:
-        raise Exit(PinError.exit_code)
+        raise Exit(ExitCode.DAMAGED)
 
 
 def _available() -> ModuleType:

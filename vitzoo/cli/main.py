@@ -22,10 +22,9 @@ from vitzoo.cli.environment import (
     verbose_option,
 )
 from vitzoo.cli.output import echo, on_terminal, say, say_error
-from vitzoo.errors import VitzooError, printable
+from vitzoo.errors import ExitCode, VitzooError, printable
 from vitzoo.plugin import importing
 
-INTERRUPTED = 130
 COMPLETE = "_VITZOO_COMPLETE"  # the scripts of click for shells set this variable
 START = """\
 vitzoo %s: Vision Transformers by name. Type first:
@@ -221,17 +220,17 @@ def _run(args: Sequence[str] | None) -> int:
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
     except SystemExit as error:
         from vitzoo.plugin.guard import raised_at
 
         if (at := raised_at(error)).startswith(click.__path__[0]):  # a reader has closed the pipe
             return 0
         say(f"vitzoo: {at} ended the command (SystemExit: {error.code}); raise an error instead")
-        return 1
+        return ExitCode.FAILED
     except (VitzooError, OSError, MemoryError) as error:
         if os.environ.get("VITZOO_DEBUG") == "1":
             raise
         say_error(error)
-        return getattr(error, "exit_code", 1)
+        return getattr(error, "exit_code", ExitCode.FAILED)
     return code if isinstance(code, int) else 0

@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, is_dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple, TextIO
 
@@ -402,8 +403,6 @@ def _encodable(text: str) -> str:
 
 
 def _jsonable(value: Any) -> Any:
-    from dataclasses import asdict, is_dataclass
-
     return asdict(value) if is_dataclass(value) else str(value)  # type: ignore[arg-type]
 
 

@@ -8,13 +8,13 @@ from typing import Any
 import click
 
 from vitzoo.cli.completion import complete_names
+from vitzoo.cli.networks import check
 from vitzoo.cli.options import (
     flag,
     json_option,
     size_option,
 )
 from vitzoo.cli.output import echo, megabytes, on_terminal, print_json, print_rows
-from vitzoo.opening import check
 
 
 @click.command("summary")

@@ -16,7 +16,7 @@ from vitzoo.cli.completion import complete_names
 from vitzoo.cli.environment import set_for_command, verbose_option, without_plugins
 from vitzoo.cli.options import PATH, flag, json_option, weights_option
 from vitzoo.cli.output import print_rows, say, say_error
-from vitzoo.errors import IntegrityError, VitzooError
+from vitzoo.errors import ExitCode, IntegrityError, VitzooError
 from vitzoo.progress import each_download
 from vitzoo.store.lockfile import Lock
 
@@ -88,7 +88,7 @@ def _report(found: Iterable[object]) -> None:
         for error in failures:
             say_error(error)
         damaged = any(isinstance(error, IntegrityError) for error in failures)
-        raise Exit(IntegrityError.exit_code if damaged else failures[0].exit_code)
+        raise Exit(ExitCode.DAMAGED if damaged else failures[0].exit_code)
     for error in failures:
         raise error
 
@@ -128,11 +128,11 @@ def verify_command(names: tuple[str, ...], everything: bool, as_json: bool) -> N
     each = ", ".join(f"{states[state]} {state}" for state in reversed(URGENCY) if states[state])
     say(f"{len(found)} file{'s' if len(found) != 1 else ''}: {each or 'nothing to check'}")
     if states["damaged"] or states["conflict"]:
-        raise Exit(IntegrityError.exit_code)
+        raise Exit(ExitCode.DAMAGED)
     # A file that was never fetched has no path; with --all, only bundled files can be missing.
     incomplete = any(row.state == "missing" and (row.path or everything) for row in found)
     if incomplete or any(all(row.state in ABSENT for row in rows) for rows in named):
-        raise Exit(1)
+        raise Exit(ExitCode.FAILED)
 
 
 @click.command("rm")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vitzoo.cli.completion import complete_names
+from vitzoo.cli.networks import check
 from vitzoo.cli.options import (
     PATH,
     Choice,
@@ -21,7 +22,6 @@ from vitzoo.cli.options import (
     weights_or_file_option,
 )
 from vitzoo.cli.output import on_terminal, print_json, print_rows, say
-from vitzoo.opening import check
 
 if TYPE_CHECKING:
     from vitzoo.apps.bench.results import Measurement

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from vitzoo.apps.convert.checks import check_convert
+from vitzoo.cli.networks import check
 from vitzoo.cli.options import (
     PATH,
     flag,
@@ -15,7 +16,6 @@ from vitzoo.cli.options import (
     json_option,
 )
 from vitzoo.cli.output import print_rows, say
-from vitzoo.opening import check
 
 COLUMNS = ("target", "written", "kept", "renamed", "transposed", "split", "stacked")
 

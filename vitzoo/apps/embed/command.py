@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from vitzoo.cli.completion import complete_names
+from vitzoo.cli.networks import check
 from vitzoo.cli.options import (
     PATH,
     Choice,
@@ -24,7 +25,6 @@ from vitzoo.cli.options import (
 )
 from vitzoo.cli.output import on_terminal, print_rows, say
 from vitzoo.errors import InvalidOption, VitzooError
-from vitzoo.opening import check
 from vitzoo.text import is_terminal
 
 NATIVE = "a number of patches, such as --native-size=256; without a number, put it after SRC"
@@ -154,7 +154,7 @@ def embed_command(
     if not os.path.lexists(out / MANIFEST):  # an earlier version counted hidden images, too
         check_sources(sources)
     check_out(out.absolute())
-    check_outputs(options["outputs"], found)
+    check_outputs(options["outputs"], found.variant)
     from vitzoo.plugin.requirements import check_extra
 
     check_extra("parquet", "vitzoo embed")

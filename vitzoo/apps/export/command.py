@@ -9,6 +9,7 @@ import click
 
 from vitzoo.apps.export.checks import EXTRAS, OUTPUTS, check_export, kind_of
 from vitzoo.cli.completion import complete_names
+from vitzoo.cli.networks import check
 from vitzoo.cli.options import (
     PATH,
     Choice,
@@ -18,7 +19,6 @@ from vitzoo.cli.options import (
     weights_or_file_option,
 )
 from vitzoo.cli.output import print_rows, say
-from vitzoo.opening import check
 
 EXPORTED = ("folder", "files", "to", "output", "difference")
 EXPORTED_INT8 = (*EXPORTED, "cosine", "speed")

@@ -9,6 +9,7 @@ import click
 
 from vitzoo.apps.plot.kinds import KINDS, check_count, check_kind
 from vitzoo.cli.completion import complete_names
+from vitzoo.cli.networks import check
 from vitzoo.cli.options import (
     PATH,
     Choice,
@@ -23,7 +24,6 @@ from vitzoo.cli.options import (
 )
 from vitzoo.cli.output import print_rows, say
 from vitzoo.files.access import check_figure
-from vitzoo.opening import check
 
 
 def _indices(value: str) -> list[int]:

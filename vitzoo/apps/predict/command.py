@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,11 +13,12 @@ from click.core import ParameterSource
 from click.exceptions import Exit
 
 from vitzoo.cli.completion import complete_names
-from vitzoo.cli.options import PATH, check_there, device_option, json_option, weights_or_file_option
+from vitzoo.cli.images import image_files
+from vitzoo.cli.networks import check
+from vitzoo.cli.options import PATH, device_option, json_option, weights_or_file_option
 from vitzoo.cli.output import GAP, Fit, cut, on_terminal, print_rows, say
 from vitzoo.display import screen_width
-from vitzoo.errors import InvalidOption
-from vitzoo.opening import check
+from vitzoo.errors import ExitCode, InvalidOption
 
 if TYPE_CHECKING:
     from vitzoo.apps.predict.prediction import Prediction
@@ -66,34 +66,25 @@ def predict_command(
     if top < 1:
         raise InvalidOption(f"--top must be at least 1, got {top}")
     check(model, weights)
-    unreadable: list[ImageError] = []
+    files = image_files(images)  # a missing file is reported before a download
+    unreadable = list(files.errors)
 
     def note(error: ImageError) -> None:
         unreadable.append(error)
         say(f"vitzoo: {error}")
 
-    if not any(map(os.path.lexists, images)):
-        check_there(images)  # raises
-    from vitzoo.images.find import LeftOut, find_images, shown_left_out
-
-    left_out = LeftOut()
-    files = find_images(images, note, left_out)  # a missing file is reported before a download
-    if not files:
-        raise Exit(1)
     from vitzoo.apps.predict.given import opened
     from vitzoo.apps.predict.predict import predict
     from vitzoo.network.device import label
 
     network = opened(model, weights=weights, device=device)
     say(f"{network.load_report.summary()}; on {label(next(network.parameters()).device)}")
-    every = predict(network, files, top=top, on_error=note, stream=True)
+    every = predict(network, files.paths, top=top, on_error=note, stream=True)
     found = (one for one in every if not one.error)
     given = click.get_current_context().get_parameter_source("top") is ParameterSource.COMMANDLINE
     _print(found, as_json=as_json, each=given and top > 1)
-    if left_out:
-        say(f"vitzoo: {shown_left_out(left_out)}")
     if unreadable:
-        raise Exit(1)
+        raise Exit(ExitCode.FAILED)
 
 
 def _print(predictions: Iterator[Prediction], *, as_json: bool, each: bool) -> None:

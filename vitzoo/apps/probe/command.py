@@ -9,6 +9,7 @@ import click
 from click.exceptions import Exit
 
 from vitzoo.cli.completion import complete_names
+from vitzoo.cli.networks import check
 from vitzoo.cli.options import (
     PATH,
     device_option,
@@ -17,8 +18,8 @@ from vitzoo.cli.options import (
     weights_or_file_option,
 )
 from vitzoo.cli.output import on_terminal, print_rows, say
+from vitzoo.errors import ExitCode
 from vitzoo.images.find import LeftOut, shown_left_out
-from vitzoo.opening import check
 
 if TYPE_CHECKING:
     from vitzoo.apps.probe.probe import Probe
@@ -117,7 +118,7 @@ def probe_command(
     if save:
         say(f"wrote {found.save(save, force=force)}")
     if found.unreadable:
-        raise Exit(1)
+        raise Exit(ExitCode.FAILED)
 
 
 def _explain(found: Probe) -> None:

@@ -10,10 +10,10 @@ import click
 
 from vitzoo.apps.publish.checks import LINK_FILES, PUSHED, check_push
 from vitzoo.cli.completion import complete_names
+from vitzoo.cli.networks import check
 from vitzoo.cli.options import PATH, Choice, flag, json_option, weights_option
 from vitzoo.cli.output import print_rows, say
 from vitzoo.files.access import check_folder
-from vitzoo.opening import check
 
 
 @click.command("link")
