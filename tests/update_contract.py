@@ -11,6 +11,7 @@ Options of commands are in docs/cli.md, and keys of `vitzoo list --json` in test
 from __future__ import annotations
 
 import contextlib
+import enum
 import importlib
 import inspect
 import io
@@ -63,6 +64,8 @@ def _taken(path: str, name: str) -> Any:
     if issubclass(value, errors.VitzooError | Warning):
         bases = ", ".join(base.__name__ for base in value.__bases__)
         return f"{bases}: exit code {getattr(value, 'exit_code', None)}"
+    if issubclass(value, enum.Enum):
+        return {member.name: member.value for member in value}
     fields = getattr(value, "__dataclass_fields__", {})  # they are parameters of the class
     return {"()": _parameters(value)} | {
         attribute.name: _parameters(getattr(value, attribute.name))
