@@ -134,8 +134,9 @@ def labels(
     A network without a classifier, such as `dinov2/vit_b14`, gives features and has no class names.
 
     Args:
-        name_or_model: the network, see docs/create.md#which-network, or a label set such as
-            `imagenet-1k`. The default weights of a variant state the classes.
+        name_or_model: the network, see docs/create.md#which-network, or a label set, such as
+            `imagenet-1k`, or `NAMESPACE/NAME` of a plugin. The default weights of a variant state
+            the classes.
 
     Raises:
         UnknownName: the name does not exist.
@@ -143,8 +144,11 @@ def labels(
     >>> labels("vit_digits")[:3], labels("imagenet-1k")[:2]
     (('0', '1', '2'), ('tench', 'goldfish'))
     """
-    if isinstance(name_or_model, str) and name_or_model in SETS:
-        return class_names(name_or_model)
+    if isinstance(name_or_model, str):
+        if name_or_model in SETS:
+            return class_names(name_or_model)
+        if names := registry().label_set(name_or_model):
+            return Names(names)
     try:
         found = known(name_or_model).labels
         return found if isinstance(found, Names) else Names(found)

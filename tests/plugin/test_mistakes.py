@@ -42,6 +42,8 @@ license = "MIT"
 source = "made up"
 preprocessing = {{ mean = [0.5], std = [0.5], interpolation = "bicubic" }}
 """
+NAMED = NET.replace("api = 1\n", 'api = 1\n\n[label_sets.trees]\nlabels = ["oak", "pear"]\n')
+NAMED += WEIGHTS + 'label_set = "acme/trees"\n'
 HEAD = """\
 api = 1
 
@@ -160,6 +162,22 @@ MISTAKES = {
                             "'os.path:join'", text=HEAD),
     "target-without-name": wrong("acme.code:Flat", "acme.code", 5, "'package.module:Name'",
                                  "'acme.code'", text=HEAD),
+    # Label sets.
+    "label-set": wrong('"MIT"\n', '"MIT"\nlabel_set = "imagenet1k"\n', 18,
+                       "label_set must be one of imagenet-1k", "'imagenet1k'",
+                       "did you mean 'imagenet-1k'", "[label_sets.imagenet1k]"),
+    "misspelt-set": wrong('"acme/trees"', '"acme/tree"', 23, "one of acme/trees, imagenet-1k",
+                          "'acme/tree'", "did you mean 'acme/trees'", text=NAMED),
+    "set-without-namespace": wrong('"acme/trees"', '"trees"', 23, "'trees'",
+                                   "did you mean 'acme/trees'", text=NAMED),
+    "set-of-others": wrong('"acme/trees"', '"orchard/trees"', 23, "'orchard/trees'",
+                           "one of acme/trees, imagenet-1k", text=NAMED),
+    "two-lists": wrong('"acme/trees"', '"acme/trees"\nlabels = ["a"]', 24,
+                       "labels and label_set both name the classes", "remove one", text=NAMED),
+    "label-twice": wrong("pear", "oak", 4, "labels has 'oak' twice", text=NAMED),
+    "empty-label": wrong("pear", "", 4, "labels must be a list of", text=NAMED),
+    "set-of-a-variants-name": wrong("api = 1\n", 'api = 1\n[label_sets.net]\nlabels = ["a"]\n', 2,
+                                    "'net' is a variant, too", "choose another name", text=NET),
     # Names.
     "upper-case": wrong("[variants.net]", "[variants.Net]", 3, "'Net'", "write 'net'", text=NET),
     "non-ascii": wrong("[variants.net]", '[variants."né"]', 3, "'né'", "lower-case letters",

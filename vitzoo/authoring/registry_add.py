@@ -83,7 +83,9 @@ def add(
     # Name and target first: the weights may take minutes to load.
     before, known = _before(target, name, weights, zoo, force=force)
     if stated.label_set:
-        check_choice("the label set", stated.label_set, sorted(SETS))
+        own = _parsed(before.encode(), target, zoo).label_sets
+        known_sets = [*(f"{target.namespace}/{one}" for one in own), *sorted(SETS)]
+        check_choice("the label set", stated.label_set, known_sets)
     weights = weights or MAIN
     found = measured(name, weights, source, stated, target, zoo)
     copy = _copy(found, target, force=force)
@@ -118,7 +120,8 @@ def add(
 def _parsed(text: bytes, target: Target, zoo: Registry) -> Manifest:
     package, base = target.package or None, None if target.package else zoo.base
     sizes = zoo.host.core.sizes
-    return read_manifest(target.file, data=text, package=package, sizes=sizes, base=base)
+    options: Any = {"namespace": target.namespace, "sizes": sizes, "base": base}
+    return read_manifest(target.file, data=text, package=package, **options)
 
 
 def _before(

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from vitzoo.errors import IncompatibleManifest, MissingDependency, PluginError, RegistryError
@@ -55,6 +56,7 @@ class Contents(NamedTuple):
         aliases: former names of variants, and their present names.
         package: contains the plugin's data files.
         summary: what its networks are, in one sentence; a module states none.
+        label_sets: class names by the name of a set; a module has none.
     """
 
     plugin: object
@@ -62,6 +64,7 @@ class Contents(NamedTuple):
     aliases: Mapping[str, str]
     package: str
     summary: str = ""
+    label_sets: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
 
 class PluginHost:
@@ -74,7 +77,7 @@ class PluginHost:
         found: the entry points of the installed plugins.
         contents: what the plugins that were read have, by namespace.
         rows: their entries without disabled names, by namespace.
-        variants, parts, aliases: the same entries by their full names.
+        variants, parts, aliases, label_sets: the same entries by their full names.
         fitting: namespaces of the plugins that do not require another vitzoo.
     """
 
@@ -86,6 +89,7 @@ class PluginHost:
         self.variants: dict[str, Variant] = {}
         self.parts: Parts = defaultdict(dict)
         self.aliases: dict[str, str] = {}
+        self.label_sets: dict[str, tuple[str, ...]] = {}
         self._infos = {CORE: PluginInfo(CORE, "core", location=str(CORE_MANIFEST))}
         self._unread = {CORE: Found(CORE, "vitzoo:registry.toml", "vitzoo")}
         self._discovered = False
@@ -184,6 +188,7 @@ class PluginHost:
             manifest = read_manifest(
                 path,
                 package=package.split(".")[0],
+                namespace=found.namespace,
                 sizes=self.core.sizes,
                 limit=MAX_PLUGIN_MANIFEST,
                 installed=True,
@@ -246,7 +251,7 @@ class PluginHost:
                     if not self.switches.hides(full_name(namespace, row.name))
                 )
                 self.rows[namespace] = tuple(rows)
-                self.add(namespace, self.rows[namespace], contents.aliases)
+                self.add(namespace, self.rows[namespace], contents.aliases, contents.label_sets)
                 _warn(self.switches.unknown(namespace, self._names(namespace)))
             if lasting:
                 del self._unread[namespace]
@@ -268,12 +273,19 @@ class PluginHost:
         if info and info.state == "incompatible":
             raise PluginError(f"plugin {namespace!r} cannot be used: {info.trouble}")
 
-    def add(self, namespace: str, rows: Rows, aliases: Mapping[str, str]) -> None:
+    def add(
+        self,
+        namespace: str,
+        rows: Rows,
+        aliases: Mapping[str, str],
+        label_sets: Mapping[str, tuple[str, ...]],
+    ) -> None:
         """Add entries under their full names."""
         from vitzoo.schema.kinds import KIND_OF_HOOK, VARIANT_HOOK
 
         for former, present in aliases.items():
             self.aliases[full_name(namespace, former)] = full_name(namespace, present)
+        self.label_sets |= {full_name(namespace, name): one for name, one in label_sets.items()}
         for hook, row in rows:
             name = full_name(namespace, row.name)
             if hook == VARIANT_HOOK:
@@ -415,7 +427,8 @@ def read_manifest(path: Path, **options: Any) -> Manifest:
 
 
 def _contents(manifest: Manifest, package: str) -> Contents:
-    return Contents(manifest, manifest.entries(), manifest.aliases, package, manifest.summary)
+    entries, label_sets = manifest.entries(), manifest.label_sets
+    return Contents(manifest, entries, manifest.aliases, package, manifest.summary, label_sets)
 
 
 def _loaded(info: PluginInfo, location: str, step: str) -> PluginInfo:

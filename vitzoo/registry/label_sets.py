@@ -16,6 +16,7 @@ from typing import TypeVar
 from vitzoo.display import Names
 from vitzoo.errors import UnknownName, did_you_mean
 from vitzoo.keywords import check_types, short_errors
+from vitzoo.schema.terms import LABEL_SETS
 
 T = TypeVar("T")
 
@@ -24,14 +25,7 @@ OWN = "imagenet_1k_labels.txt"  # each line: one name, in the order of the logit
 SHARED = "imagenet_labels.txt.gz"  # a line of marks, then each synset's name, sorted by synset id
 SYNSETS = "imagenet_synsets.txt.gz"  # each line: synset id, tab, all names
 MARK = ord("0")  # mark of a synset that is in no set; bit i is set for members of SETS[i]
-SETS = {
-    "imagenet-1k": 1000,
-    "imagenet-12k": 11821,
-    "imagenet-21k": 21843,
-    "imagenet-21k-miil": 11221,
-    "imagenet-22k": 21841,
-    "imagenet-22k-ms": 21842,
-}
+SETS = LABEL_SETS
 
 
 @cache

@@ -196,26 +196,32 @@ class Registry:
         variant = self.host.variants.get(name)
         return [*found, *([(variant.namespace, variant)] if variant else [])]
 
+    def label_set(self, name: str) -> tuple[str, ...]:
+        """Return the class names of a plugin's label set, none if there is no such set."""
+        self.load_namespace_of(name)
+        return self.host.label_sets.get(name, ())
+
     def _read_local(self, paths: Sequence[Path]) -> None:
         from vitzoo.schema.manifest import read_manifest
 
         sizes, first = self.host.core.sizes, dict[str, Path]()
         for path in paths:
             try:
-                manifest = read_manifest(path, package=None, sizes=sizes, base=self.base)
+                options: Any = {"namespace": LOCAL, "sizes": sizes, "base": self.base}
+                manifest = read_manifest(path, package=None, **options)
             except RegistryError as error:
                 raise RegistryError(
                     "a file of VITZOO_REGISTRY cannot be used; correct it, or leave it out: "
                     f"{error}"
                 ) from error
             rows = (row.name for row in manifest.variants)
-            for name in (*rows, *manifest.unusable, *manifest.aliases):
+            for name in (*rows, *manifest.unusable, *manifest.aliases, *manifest.label_sets):
                 if first.setdefault(name, path) != path:
                     raise RegistryError(
                         f"two files of VITZOO_REGISTRY define {LOCAL}/{name}: {first[name]} and "
                         f"{path}; rename one of them, or leave one file out of VITZOO_REGISTRY"
                     )
-            self.host.add(LOCAL, manifest.entries(), manifest.aliases)
+            self.host.add(LOCAL, manifest.entries(), manifest.aliases, manifest.label_sets)
             self._unusable |= {full_name(LOCAL, n): error for n, error in manifest.unusable.items()}
         self.host.add_local(paths, "; ".join(map(str, self._unusable.values())))
 

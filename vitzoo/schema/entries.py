@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,8 +48,10 @@ from vitzoo.schema.rows import (
     with_default,
 )
 from vitzoo.schema.spec import Spec
+from vitzoo.schema.terms import LABEL_SETS
 from vitzoo.schema.values import optional, percentages, required
 from vitzoo.settings import expanded
+from vitzoo.text import quoted
 
 TARGET = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 NUMBERS = ("embed_dim", "depth", "num_heads", "mlp_dim")
@@ -76,6 +79,8 @@ class Entries(Record):
         measurements: measurements of images per second by name, which variants may name.
         recipes: recipes of fine-tuning by name, which weights may name.
         comparisons: results of other networks by name, which variants may name.
+        label_sets: class names by the name of a set, which weights may name.
+        namespace: of the plugin, before the names of its label sets; empty if it is not known.
         folder: of a user's registry file, where relative paths start; None forbids `path`.
         base: returns a registered variant; None forbids to start from one.
     """
@@ -89,6 +94,8 @@ class Entries(Record):
     measurements: Mapping[str, Throughput] = field(default_factory=dict)
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
     comparisons: Mapping[str, tuple[PaperResult, ...]] = field(default_factory=dict)
+    label_sets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    namespace: str = ""
     folder: Path | None = None
     base: Callable[[str], Variant] | None = None
 
@@ -157,8 +164,26 @@ class Entries(Record):
             source=self._needed(reader, "source"),
             recipe=read_recipe(reader, self.recipes) if reader.given("recipe") else None,
         )
+        if row.label_set and row.label_set not in LABEL_SETS:
+            row = row.with_values(labels=self._labels(row, reader))
         _check_pin(row, reader, sized=self.sized)
         return row
+
+    def _labels(self, row: Weights, reader: Reader) -> tuple[str, ...]:
+        """Return the class names of a label set of this file."""
+        namespace, slash, name = row.label_set.partition("/")
+        if slash and name in self.label_sets and self.namespace in ("", namespace):
+            if row.labels:
+                raise reader.fail("labels and label_set both name the classes; remove one of them")
+            return self.label_sets[name]
+        own = [f"{self.namespace or namespace}/{one}" for one in self.label_sets]
+        fix = "state the names as labels"
+        if not self.module:
+            fix = f"define it in this file as [label_sets.{name or namespace}], or {fix}"
+        raise reader.fail(
+            f"label_set must be one of {', '.join([*own, *LABEL_SETS])}, got "
+            f"{quoted(row.label_set)}{did_you_mean(row.label_set, [*own, *LABEL_SETS])}; {fix}"
+        )
 
     def _place(self, reader: Reader) -> dict[str, Any]:
         """Read where a file is."""
@@ -216,6 +241,19 @@ def read_pretraining(reader: Reader) -> dict[str, str]:
     """Read objective and data of the pre-training at the top of a manifest."""
     readers = optional(Weights)
     return reader.each({key: readers[key] for key in ("pretraining", "pretraining_data")})
+
+
+def read_label_sets(reader: Reader) -> dict[str, tuple[str, ...]]:
+    """Read the table `label_sets` of a manifest: lists of class names."""
+
+    def parse(name: str, reader: Reader) -> tuple[str, tuple[str, ...]]:
+        labels = reader.texts("labels")
+        twice = [label for label, count in Counter(labels).items() if count > 1]
+        if twice:
+            raise reader.fail(f"labels has {quoted(twice[0])} twice; tell the classes apart")
+        return name, labels
+
+    return dict(reader.rows("label_sets", parse))
 
 
 def read_comparisons(reader: Reader) -> dict[str, tuple[PaperResult, ...]]:

@@ -12,7 +12,13 @@ from typing import Any
 from vitzoo.errors import IncompatibleManifest, PluginError, RegistryError, did_you_mean
 from vitzoo.files.access import read_regular
 from vitzoo.files.strict_toml import line_of, loads, strict_toml
-from vitzoo.schema.entries import NUMBERS, Entries, read_comparisons, read_pretraining
+from vitzoo.schema.entries import (
+    NUMBERS,
+    Entries,
+    read_comparisons,
+    read_label_sets,
+    read_pretraining,
+)
 from vitzoo.schema.figures import read_evaluations, read_measurements, read_recipes
 from vitzoo.schema.kinds import HOOKS, KINDS, VARIANT_HOOK
 from vitzoo.schema.reader import Reader
@@ -20,6 +26,7 @@ from vitzoo.schema.record import Record
 from vitzoo.schema.rows import Contribution, Variant
 from vitzoo.schema.spec import LIMITS, Spec
 from vitzoo.schema.terms import CORE_BUILDER as CORE_BUILDER, MAX_MANIFEST
+from vitzoo.text import quoted
 
 API = 1
 TOML_LINE = re.compile(r" at line (\d+)")
@@ -35,6 +42,7 @@ class Manifest(Record):
         variants: in the order of the file.
         sizes: width, depth, heads and MLP width by size name, as specs.
         aliases: former name to present name.
+        label_sets: class names by the name of a set.
         unusable: errors about variants of a user's file whose base belongs to a plugin that is
             missing or disabled; the other variants can be used.
     """
@@ -44,6 +52,7 @@ class Manifest(Record):
     variants: tuple[Variant, ...] = ()
     sizes: Mapping[str, Spec] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
+    label_sets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     unusable: Mapping[str, RegistryError] = field(default_factory=dict)
 
     def rows(self, hook: str) -> tuple[Contribution, ...] | tuple[Variant, ...]:
@@ -59,6 +68,7 @@ def read_manifest(
     path: Path,
     *,
     package: str | None,
+    namespace: str = "",
     data: bytes | None = None,
     sizes: Mapping[str, Spec] | None = None,
     limit: int = MAX_MANIFEST,
@@ -72,6 +82,7 @@ def read_manifest(
         path: the file.
         package: top-level package that targets must lie in; None for a user's registry file, which
             is data only: it has no targets, and its weights are not in a package.
+        namespace: of the plugin, before the names of its label sets; empty if it is not known.
         data: of the file, if it is not written yet.
         sizes: the core's sizes, which variants may name as well as the file's sizes.
         limit: largest size of the file in bytes.
@@ -92,7 +103,8 @@ def read_manifest(
         line = TOML_LINE.search(str(error))
         raise _placed(RegistryError(f"{path}: {error}"), path, line and int(line[1])) from error
     try:
-        return _read(path, Reader(table, str(path)), package, sizes or {}, sized=sized, base=base)
+        reader = Reader(table, str(path))
+        return _read(path, reader, package, namespace, sizes or {}, sized=sized, base=base)
     except RegistryError as error:
         _placed(error, path, line_of(data.decode(), error.keys))
         raise
@@ -110,6 +122,7 @@ def _read(
     path: Path,
     reader: Reader,
     package: str | None,
+    namespace: str,
     sizes: Mapping[str, Spec],
     *,
     sized: bool,
@@ -123,7 +136,7 @@ def _read(
             f"vitzoo, or api = {API}"
         ).at("api")
     # Tables of figures come before the entries of weights, which refer to them by name.
-    own_sizes = _sizes(reader, sizes)
+    own_sizes, label_sets = _sizes(reader, sizes), read_label_sets(reader)
     entries = Entries(
         package,
         {**sizes, **own_sizes},
@@ -133,6 +146,8 @@ def _read(
         recipes=read_recipes(reader),
         comparisons=read_comparisons(reader),
         pretraining=read_pretraining(reader),
+        label_sets=label_sets,
+        namespace=namespace,
         folder=path.absolute().parent if package is None else None,
         base=base,
     )
@@ -148,6 +163,7 @@ def _read(
         variants=tuple(filter(None, reader.rows("variants", partial(_variant, entries, unusable)))),
         sizes=own_sizes,
         aliases=_aliases(reader),
+        label_sets=_distinct(label_sets, reader),
         unusable=unusable,
     )
     # A key that no reader has taken is unknown, so this comes last.
@@ -178,6 +194,14 @@ def _sizes(reader: Reader, taken: Mapping[str, Spec]) -> dict[str, Spec]:
         return name, Spec(**numbers)
 
     return dict(reader.rows("sizes", parse))
+
+
+def _distinct(label_sets: dict[str, tuple[str, ...]], reader: Reader) -> dict[str, tuple[str, ...]]:
+    """Refuse a label set with the name of a variant: `vitzoo.labels` takes both."""
+    for name in label_sets.keys() & reader.table.get("variants", {}).keys():
+        problem = f"{quoted(name)} is a variant, too; choose another name for the label set"
+        raise reader.fail(f"label_sets.{name}: {problem}", "label_sets")
+    return label_sets
 
 
 def _aliases(reader: Reader) -> dict[str, str]:

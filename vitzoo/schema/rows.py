@@ -185,7 +185,8 @@ class Weights(Record):
         patch_embed, pos_embed, pool, head: the part that these weights are evaluated with, or
             options added to the variant's part.
         pre_norm: whether a norm precedes the first block; None: as the variant.
-        label_set: name of a set of classes and their order, such as `imagenet-1k`.
+        label_set: name of a set of classes and their order: `imagenet-1k` and others of vitzoo, or
+            `NAMESPACE/NAME` of a set of the same manifest.
         labels: class names in the order of the logits, instead of a label set.
         output_activation: how logits become answers, `sigmoid` or `identity`; empty: a softmax, or
             the sigmoids of a head of text vectors with a bias.

@@ -30,6 +30,14 @@ KNN = "knn_top1"
 RESULTS = ("top1", *FURTHER_RESULTS, KNN)
 # Data sets of the results in papers; VTAB is the mean of its 19 tasks.
 RESULT_SETS = ("imagenet", "imagenet_real", "cifar10", "cifar100", "pets", "flowers", "vtab")
+LABEL_SETS = {  # of vitzoo, and their numbers of classes
+    "imagenet-1k": 1000,
+    "imagenet-12k": 11821,
+    "imagenet-21k": 21843,
+    "imagenet-21k-miil": 11221,
+    "imagenet-22k": 21841,
+    "imagenet-22k-ms": 21842,
+}
 PINS = {"confirmed": "confirmed", "reported": "reported", "first-use": "trust on first use"}
 TIMM_POOLS = {"token": "class", "avg": "mean", "map": "attention"}  # timm's names, and those here
 AVG = {"name": "mean", "norm_first": False}  # timm's "avg" of a ViT: its norm acts after the mean

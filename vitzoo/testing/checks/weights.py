@@ -84,8 +84,6 @@ def problems_of(variant: Variant, row: Weights) -> Iterator[tuple[str, str]]:
         other = f"its list has {named} labels" if row.labels else other
         problem = f"the weights have {classes} classes, but {other}"
         yield problem, "correct num_classes, label_set or labels"
-    elif row.label_set not in SETS and (near := did_you_mean(row.label_set, SETS)):
-        yield f"unknown label set {row.label_set!r}{near}", "use the name of a known label set"
     means, stds = len(row.preprocessing.mean), len(row.preprocessing.std)
     if not means == stds == spec.in_chans:
         problem = f"preprocessing has {means} means and {stds} stds for {spec.in_chans} channels"
