@@ -84,7 +84,7 @@ CLASS = re.compile(r"<class '(?:\w+\.)*(\w+)'>")  # as the default of an argumen
 CONSTANTS = {
     "vitzoo": "/docs/plugins",
     "vitzoo.cli": "/docs/plugins",
-    "vitzoo.formats": "/docs/hooks/checkpoint_formats",
+    "vitzoo.formats": "/docs/format-arguments",
 }
 is_record = runpy.run_path(str(ROOT / "docs" / "count_words.py"))["is_record"]
 Pages = list[tuple[str, str]]  # titles and names of documents

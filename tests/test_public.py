@@ -51,7 +51,7 @@ def public(path: str) -> set[str]:
     return {alias.name for node in imports for alias in node.names if alias.name == alias.asname}
 
 
-HOOK = (ROOT / "docs" / "hooks" / "checkpoint_formats.md").read_text(encoding="utf-8")
+FORMATS = (ROOT / "docs" / "format-arguments.md").read_text(encoding="utf-8")
 COMMANDS = (ROOT / "docs" / "apps.md").read_text(encoding="utf-8")
 NAMES = {path: public(path) for path in PATHS}
 FOLDERS = [f"vitzoo.{path.stem}" for path in Path(vitzoo.__file__).parent.iterdir()]
@@ -158,7 +158,7 @@ def test_public_names_exist_and_are_documented(path):
         home = f"{path}.{name}"
         if isinstance(value, types.ModuleType):
             assert value.__name__ == home
-        described = inspect.getdoc(value) or f"`{name}`" in HOOK + COMMANDS
+        described = inspect.getdoc(value) or f"`{name}`" in FORMATS + COMMANDS
         assert described or name in ("hookimpl", "DropPathPolicy"), home
 
 

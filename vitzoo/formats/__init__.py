@@ -1,6 +1,7 @@
 """Checkpoint formats: how libraries name the tensors of their Vision Transformers.
 
-`docs/formats.md` lists the formats, `docs/hooks/checkpoint_formats.md` shows how to write one.
+`docs/formats.md` lists the formats, `docs/hooks/checkpoint_formats.md` shows how to write one, and
+`docs/format-arguments.md` has the arguments that few formats need.
 """
 
 from __future__ import annotations
