@@ -318,6 +318,36 @@ def test_a_folder_with_none_or_several(tmp_path, small):
         vitzoo.create(small, weights=f"{place}/")
 
 
+def test_shards_without_their_index_are_no_choice(folder, small, right):
+    """One of them is no network."""
+    (folder / INDEX).unlink()
+    for path in (folder, f"{folder}/"):
+        with refuses(
+            CheckpointError, folder, "3 safetensors", *NAMES, "expected", f"NAME{INDEX[5:]}"
+        ) as caught:
+            vitzoo.create(small, weights=path)
+        assert "pass one of:" not in str(caught.value)
+    first = next(iter(right))  # a tensor in two files: each may be a whole network
+    held = safetensors.torch.load_file(folder / NAMES[2])
+    safetensors.torch.save_file(held | {first: right[first]}, folder / NAMES[2])
+    with refuses(CheckpointError, f"pass one of: {', '.join(NAMES)}"):
+        vitzoo.create(small, weights=folder)
+
+
+@pytest.mark.parametrize("damage", ["link", "pickle", "many"])
+def test_files_that_are_not_known_to_be_shards_are_a_choice(folder, small, monkeypatch, damage):
+    (folder / INDEX).unlink()
+    (folder / NAMES[1]).unlink()
+    if damage == "link":
+        (folder / NAMES[1]).symlink_to("/nowhere")
+    elif damage == "pickle":
+        (folder / NAMES[1]).write_bytes(b"\x80" * 99)
+    else:
+        monkeypatch.setattr("vitzoo.files.shard_index.MAX_SHARDS", 1)
+    with refuses(CheckpointError, "pass one of: ", NAMES[0]):
+        vitzoo.create(small, weights=folder)
+
+
 @pytest.mark.parametrize("name", ["model", "own"])
 def test_a_whole_file_comes_before_an_older_index_of_its_name(folder, small, right, name):
     """As in transformers, and in a repository; the shards of the index may be gone."""

@@ -15,9 +15,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vitzoo.errors import CheckpointError, printable
+from vitzoo.files.access import open_regular
 from vitzoo.files.names import INDEX, NPZ, SAFETENSORS, WEIGHTS, valid_file
 from vitzoo.files.platform import files as system
-from vitzoo.files.safetensors import PICKLE_INDEX, PICKLES, check_count, no_pickle, place
+from vitzoo.files.safetensors import (
+    PICKLE_INDEX,
+    PICKLES,
+    check_count,
+    no_pickle,
+    place,
+    read_header,
+)
 from vitzoo.files.strict_json import strict_json
 from vitzoo.text import listed
 
@@ -140,7 +148,32 @@ def weights_in(folder: Path) -> Path:
             f"{NPZ}{instead}"
         )
         raise error if instead else error.of(WithoutWeights(folder, names))
+    if _apart(folder, found):
+        raise CheckpointError(
+            f"{folder} has {len(found)} safetensors files without a common tensor, as shards of "
+            f"one network: {listed(found)}; expected their index NAME{INDEX}, which names the file "
+            "of each tensor; get it from where the files are from, or pass the path of a file that "
+            "has a whole network"
+        )
     raise CheckpointError(f"{folder} has several weights files; pass one of: {listed(found)}")
+
+
+def _apart(folder: Path, names: list[str]) -> bool:
+    """Tell whether files are safetensors files, and no tensor is in two of them."""
+    seen: set[str] = set()
+    for name in names[: MAX_SHARDS + 1]:
+        try:
+            fd = open_regular(folder / name, follow=True, kind=CheckpointError)
+            if fd is None:  # a broken link
+                return False
+            with os.fdopen(fd, "rb"):
+                tensors = read_header(fd, name).tensors.keys()
+        except CheckpointError:
+            return False
+        if not seen.isdisjoint(tensors):
+            return False
+        seen |= tensors
+    return len(names) <= MAX_SHARDS
 
 
 def _instead(folder: Path, names: Iterable[str]) -> str:
