@@ -314,6 +314,29 @@ def test_a_documented_format_says_what_its_network_lacks():
 
 
 @pytest.mark.docs
+@pytest.mark.usefixtures("page_folder")
+def test_the_documented_folder_is_written_and_read(distribution, monkeypatch, new_registry, run):
+    (folder,) = blocks(ROOT / "docs" / "format-arguments.md", "python")
+    (toml,) = blocks(hook_page("vitzoo_checkpoint_formats"), "toml")
+    code = documented_format() + folder
+    files = {"__init__.py": "", "formats.py": code, "registry.toml": toml}
+    site = distribution("acme-vit", "acme = acme_vit:registry.toml",
+                        {f"acme_vit/{name}": text for name, text in files.items()})  # fmt: skip
+    monkeypatch.syspath_prepend(site)
+    new_registry()
+    spec = {"image_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
+    try:
+        vitzoo.save(vitzoo.create(spec), "net.safetensors")
+        assert run("convert", "net.safetensors", "--to", "acme/acme", "folder")[0] == 0
+        assert {p.name for p in Path("folder").iterdir()} == {"acme.json", "part-1.safetensors"}
+        assert '"tensors": {' in Path("folder/acme.json").read_text(encoding="utf-8")
+        assert vitzoo.create(spec, weights="folder/").load_report.format == "acme/acme"
+    finally:
+        for name in [name for name in sys.modules if name.startswith("acme_vit")]:
+            del sys.modules[name]
+
+
+@pytest.mark.docs
 def test_the_documented_format_works_from_a_manifest(distribution, monkeypatch, new_registry):
     """It is short, has a fused and a renamed key, and passes the conformance tests."""
     code = documented_format()

@@ -18,7 +18,6 @@ from vitzoo.errors import CheckpointError, InvalidOption, UnknownName
 from vitzoo.files.access import read_regular
 from vitzoo.files.names import INDEX, PATH, PATHS, on_hub
 from vitzoo.files.safetensors import PICKLE_INDEX
-from vitzoo.files.shard_index import weights_in
 from vitzoo.files.strict_json import strict_json
 from vitzoo.files.strict_toml import strict_toml
 from vitzoo.registry.choice import choose
@@ -246,7 +245,9 @@ def check_exists(path: Path) -> None:
     except (OSError, ValueError):
         return
     if not _is_spec(path):
-        weights_in(path)
+        from vitzoo.registry.shard_indexes import weights_at  # not for names
+
+        weights_at(path)
 
 
 def _is_spec(path: Path) -> bool:

@@ -27,9 +27,10 @@ from vitzoo.checkpoint.shards import Shards, combined
 from vitzoo.errors import HashMismatch
 from vitzoo.files.platform import files as system
 from vitzoo.files.safetensors import ZIP_MAGIC, Header, is_json
-from vitzoo.files.shard_index import index_of, weights_in
+from vitzoo.files.shard_index import WEIGHT_MAP, index_of
 from vitzoo.parts.shapes import Shapes
 from vitzoo.progress import one_download
+from vitzoo.registry.shard_indexes import keys_of, weights_at
 from vitzoo.schema.rows import Weights
 from vitzoo.schema.spec import Spec
 
@@ -146,14 +147,14 @@ def open_file(path: Path) -> Checkpoint:
     Raises:
         CheckpointError: the file is missing, unreadable or of an unknown type.
     """
-    path = weights_in(path)
+    path = weights_at(path)
     index = index_of(path)
     source = f"{path} (a shard of {index})" if index else str(path)
     file = open_own(path)
     if not is_json(system.pread(file.fd, 64, 0)):
         return Checkpoint(source, _container(file, source))
 
-    return Checkpoint(source, Shards.beside(path, file))
+    return Checkpoint(source, Shards.beside(path, file, keys_of(path) or (WEIGHT_MAP,)))
 
 
 def open_registered(variant: Variant, row: Weights, zoo: Registry) -> Checkpoint:

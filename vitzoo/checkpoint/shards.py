@@ -10,7 +10,7 @@ from pathlib import Path
 from vitzoo.checkpoint.containers import OpenFile, Reading, SafetensorsFile, Tensors, open_own
 from vitzoo.errors import CheckpointError
 from vitzoo.files.safetensors import Header, check_count
-from vitzoo.files.shard_index import read_index
+from vitzoo.files.shard_index import WEIGHT_MAP, read_index
 
 
 class Shards:
@@ -21,6 +21,7 @@ class Shards:
         source: its name for messages.
         names: of the files to open; None means all of them.
         opened: returns the open file of a name.
+        keys: of the index, see `read_index`.
     """
 
     def __init__(
@@ -29,9 +30,10 @@ class Shards:
         source: str,
         names: Iterable[str] | None,
         opened: Callable[[str], SafetensorsFile],
+        keys: tuple[str, ...] = (WEIGHT_MAP,),
     ) -> None:
         self.file = file
-        weight_map = read_index(file.fd, source)
+        weight_map = read_index(file.fd, source, keys=keys)
         self.parts: dict[str, SafetensorsFile] = {}
         for name in sorted(set(weight_map.values() if names is None else names)):
             self.parts[name] = opened(name)
@@ -45,9 +47,9 @@ class Shards:
         )
 
     @classmethod
-    def beside(cls, path: Path, file: OpenFile) -> Shards:
+    def beside(cls, path: Path, file: OpenFile, keys: tuple[str, ...]) -> Shards:
         """Open all shards beside the index at a path."""
-        return cls(file, str(path), None, partial(_open, path))
+        return cls(file, str(path), None, partial(_open, path), keys)
 
     def read(self, reading: Reading) -> Tensors:
         """Return views of one buffer for each shard that is read, and one sha256.

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 from vitzoo.errors import CheckpointError, printable
-from vitzoo.files.access import open_regular
+from vitzoo.files.access import open_regular, read_regular
 from vitzoo.files.names import INDEX, NPZ, SAFETENSORS, WEIGHTS, valid_file
 from vitzoo.files.platform import files as system
 from vitzoo.files.safetensors import (
@@ -35,16 +35,24 @@ DEPTH = 4  # folders between the root of a Hub cache, with `hub`, and a snapshot
 MOST_BELOW, MOST_FOLDERS = 200, 1000  # entries of a folder, and folders, that are looked at
 STATE = re.compile(r"optimizer|scheduler|rng_state|scaler|training_args|random_states|sampler")
 PICKLE = "pytorch_model.bin"
+WEIGHT_MAP = "weight_map"
+NAMED = re.compile(rb'"([^"]{1,300}\.safetensors)"')
 SHARD = re.compile(r"(.+)-\d+-of-\d+\.safetensors")
 
 
-def read_index(fd: int, source: str, endings: tuple[str, ...] = (SAFETENSORS,)) -> dict[str, str]:
+def read_index(
+    fd: int,
+    source: str,
+    endings: tuple[str, ...] = (SAFETENSORS,),
+    keys: tuple[str, ...] = (WEIGHT_MAP,),
+) -> dict[str, str]:
     """Return the file of every tensor, in the order of the index.
 
     Args:
         fd: file descriptor; its position is not used.
         source: name of the index for messages.
         endings: of the files that it may name.
+        keys: one of them has the files. An index of a plugin's format may have others beside it.
 
     Raises:
         CheckpointError: it is no index, or it names a file outside its folder.
@@ -57,11 +65,14 @@ def read_index(fd: int, source: str, endings: tuple[str, ...] = (SAFETENSORS,)) 
         table = strict_json(system.pread(fd, size, 0))
     except ValueError as error:
         raise CheckpointError(f"{neither}: {printable(str(error), 200)}") from error
-    if not isinstance(table, dict) or set(table) | {"metadata"} != {"metadata", "weight_map"}:
-        raise CheckpointError(f"{neither}: expected metadata and weight_map")
-    weight_map = table["weight_map"]
+    key = next((key for key in keys if isinstance(table, dict) and key in table), None)
+    usual = keys == (WEIGHT_MAP,)
+    if key is None or (usual and set(table) | {"metadata"} != {"metadata", WEIGHT_MAP}):
+        expected = f"metadata and {WEIGHT_MAP}" if usual else " or ".join(keys)
+        raise CheckpointError(f"{neither}: expected {expected}")
+    weight_map = table[key]
     if not isinstance(weight_map, dict) or not isinstance(table.get("metadata", {}), dict):
-        raise CheckpointError(f"{source}: metadata and weight_map must be tables")
+        raise CheckpointError(f"{source}: metadata and {key} must be tables")
     check_count(len(weight_map), source)
     for name, shard in weight_map.items():
         where = place(name, source)
@@ -120,12 +131,17 @@ class WithoutWeights(NamedTuple):
             yield from (path / name for name in names)
 
 
-def weights_in(folder: Path) -> Path:
+def weights_in(folder: Path, known: Callable[[], Collection[str]] = tuple) -> Path:
     """Return the one index in a folder, or else its one safetensors or npz file.
 
     An index beside the whole file of the same name, such as `model.safetensors`, is left over from
     an earlier save; transformers reads the whole file, too. A path that is no folder is returned
     unchanged.
+
+    Args:
+        folder: a path.
+        known: returns names of further indexes. It is called if there is no index, but another JSON
+            file that names the weights files.
 
     Raises:
         CheckpointError: the folder has no such file, or several.
@@ -139,6 +155,8 @@ def weights_in(folder: Path) -> Path:
     }
     whole = {file if file in names else index for index, file in of_index.items()}
     found = sorted(whole) or [name for name in names if name.endswith((SAFETENSORS, NPZ))]
+    others = [] if whole else _naming(folder, names, found)
+    found = sorted(set(others).intersection(known() if others else ())) or found
     if len(found) == 1:
         return folder / found[0]
     if not found:
@@ -148,14 +166,43 @@ def weights_in(folder: Path) -> Path:
             f"{NPZ}{instead}"
         )
         raise error if instead else error.of(WithoutWeights(folder, names))
-    if _apart(folder, found):
-        raise CheckpointError(
-            f"{folder} has {len(found)} safetensors files without a common tensor, as shards of "
-            f"one network: {listed(found)}; expected their index NAME{INDEX}, which names the file "
-            "of each tensor; get it from where the files are from, or pass the path of a file that "
-            "has a whole network"
+    raise CheckpointError(f"{folder} has {_several(folder, found, others)}")
+
+
+def _several(folder: Path, found: list[str], others: list[str]) -> str:
+    """Return what a folder has, and the fix: several indexes or networks, or several shards.
+
+    Args:
+        folder: the folder.
+        found: names of the files of which one is expected.
+        others: JSON files that name weights files.
+    """
+    if others and not set(others).intersection(found):
+        return (
+            f"{len(found)} weights files ({listed(found)}) and {listed(others)}, which no "
+            f"installed checkpoint format reads as their index; expected NAME{INDEX}, or install "
+            "the plugin of the format (`vitzoo plugins` names plugins that cannot be used)"
         )
-    raise CheckpointError(f"{folder} has several weights files; pass one of: {listed(found)}")
+    if _apart(folder, found):
+        return (
+            f"{len(found)} safetensors files without a common tensor, as shards of one network: "
+            f"{listed(found)}; expected their index NAME{INDEX}, which names the file of each "
+            "tensor; get it from where the files are from, or pass the path of a file that has a "
+            "whole network"
+        )
+    return f"several weights files; pass one of: {listed(found)}"
+
+
+def _naming(folder: Path, names: Iterable[str], weights: Iterable[str]) -> list[str]:
+    """Return the JSON files that name several safetensors files, one of `weights` among them."""
+    known, found = {os.fsencode(name) for name in weights}, list[str]()
+    tables = (name for name in names if known and name.endswith(".json"))
+    for name in islice(tables, MOST_BELOW):
+        with suppress(CheckpointError):  # it is too large, or no regular file
+            text = read_regular(folder / name, MAX_INDEX, CheckpointError) or b""
+            files = set(NAMED.findall(text))
+            found += [name] if len(files) > 1 and not known.isdisjoint(files) else []
+    return found
 
 
 def _apart(folder: Path, names: list[str]) -> bool:

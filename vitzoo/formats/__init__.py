@@ -32,6 +32,7 @@ from vitzoo.formats.keymap import (
     unique as unique,
     without as without,
 )
+from vitzoo.formats.sharded import ShardedFolder as ShardedFolder
 from vitzoo.formats.timm import timm_vit as timm_vit
 from vitzoo.formats.transformers import (
     BIAS as BIAS,

@@ -24,6 +24,7 @@ from vitzoo.formats.keymap import (
     unfold_class_position,
     unique,
 )
+from vitzoo.formats.sharded import ShardedFolder
 from vitzoo.schema.reader import describe
 from vitzoo.schema.spec import Spec
 
@@ -69,6 +70,8 @@ class Format:
         asks: block options that no file shows and that have no usual value, with the library's
             defaults, for an error: the call or the spec must state them.
         suffix: ending of written files, `.safetensors` or `.npz`.
+        folder: the files of a folder in which the library stores one network; None if it uses one
+            file, or the index of transformers.
         by_head: whether `from_model` needs the number of attention heads.
         heads: number of attention heads, see `with_heads`.
 
@@ -98,6 +101,7 @@ class Format:
     authors: bool = False
     asks: Mapping[str, str] = field(default_factory=dict)
     suffix: str = SAFETENSORS
+    folder: ShardedFolder | None = None
     by_head: bool = False
     heads: int | None = None
 
@@ -116,6 +120,10 @@ class Format:
             check_fields(f"{called}network", self.network)
         if self.suffix not in (SAFETENSORS, NPZ):
             expected = f"{SAFETENSORS} or {NPZ}"
+            raise InvalidOption(f"{called}suffix must be {expected}, got {describe(self.suffix)}")
+        check_kind(f"{called}folder", self.folder, ShardedFolder | None, "a ShardedFolder")
+        if self.folder is not None and self.suffix != SAFETENSORS:
+            expected = f"{SAFETENSORS} for a folder, whose shards are such files"
             raise InvalidOption(f"{called}suffix must be {expected}, got {describe(self.suffix)}")
 
     def file_prefix(self, keys: Keys) -> str:

@@ -20,6 +20,10 @@ def check_convert(to: str | None, target: Path, *, force: bool) -> None:
 
         registry().contribution("checkpoint format", to)
         what, endings = f"of the format {to}", [SAFETENSORS, NPZ]
+        if "/" in to and not target.suffix and target.is_dir():  # of a plugin, see `_convert`
+            return
+        endings += [""] if "/" in to else []
     if target.suffix not in endings:
-        raise InvalidOption(f"files {what} end in {' or '.join(endings)}, got {str(target)!r}")
+        known = f"{' or '.join(filter(None, endings))}{', a folder has none' * ('' in endings)}"
+        raise InvalidOption(f"files {what} end in {known}, got {str(target)!r}")
     check_target(target, force=force)

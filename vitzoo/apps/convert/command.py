@@ -50,8 +50,9 @@ def convert_command(
     A checkpoint format is the tensor names and axis orders of a library: timm, torchvision,
     transformers_vit, google, vit_jax, big_vision, or one of a plugin. IN is a variant,
     VARIANT:WEIGHTS, a path or hf://OWNER/REPO: see docs/create.md#which-network. OUT ends in .npz
-    for google, vit_jax and big_vision, and in .safetensors for all other formats. The written file
-    is read back and compared bit by bit before it replaces OUT.
+    for google, vit_jax and big_vision, and in .safetensors for all other formats. Without an ending
+    it is a folder, for a format that states one. What is written is read back and compared bit by
+    bit before it replaces OUT.
 
     With --from-pickle, IN is a file of torch.save, the index of several, or an hf:// address of
     one. torch's weights-only loader reads it in a process with limits on memory and time, and

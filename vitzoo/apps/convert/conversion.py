@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
@@ -26,14 +27,14 @@ from vitzoo.checkpoint.writers import FOREIGN, write_npz, write_safetensors
 from vitzoo.display import brief
 from vitzoo.errors import CheckpointError, InvalidOption, PluginError, VitzooError, printable
 from vitzoo.factory import create
-from vitzoo.files.access import writing_to
+from vitzoo.files.access import check_folder, writing_folder, writing_to
 from vitzoo.files.names import INDEX, NPZ, on_hub
 from vitzoo.files.platform import files as system
 from vitzoo.files.safetensors import PICKLE_INDEX, PICKLES, POINTER, looks_like, whole_pickle
 from vitzoo.files.shard_index import SHARD, index_of, read_index
 from vitzoo.foreign.opened import open_described, open_unregistered
 from vitzoo.foreign.overrides import Overrides, of_file
-from vitzoo.formats import Format
+from vitzoo.formats import Format, ShardedFolder
 from vitzoo.formats.inverse import fault
 from vitzoo.keywords import check_progress, check_types, short_errors
 from vitzoo.opening import File, Folder, Named, OnHub, locate
@@ -127,7 +128,8 @@ def convert(
     Args:
         source: the weights, see docs/create.md#which-network; a file need not state its network.
         to: name of a checkpoint format.
-        target: path of the new file; `.npz` for Google's formats, `.safetensors` for the others.
+        target: path of the new file; `.npz` for Google's formats, `.safetensors` for the others. A
+            path without ending is a new folder, if the format states one.
         num_heads: number of attention heads, if a format needs it and the source does not state it.
         variant: registered name of the network of the source.
         prefix: of the keys of the network, in a file with several, as in `create`.
@@ -166,9 +168,10 @@ def _convert(
 ) -> Conversion:
     zoo = registry()
     layout: Format = for_file(zoo.part("checkpoint format", to), str(path))
-    ending = layout.suffix
-    if path.suffix != ending:
-        raise InvalidOption(f"files of the format {to} end in {ending}, got {str(path)!r}")
+    ending, folder = layout.suffix, None if path.suffix else layout.folder
+    if path.suffix != ending and folder is None:
+        other = ", a folder has no ending" if layout.folder else ""
+        raise InvalidOption(f"files of the format {to} end in {ending}{other}, got {str(path)!r}")
     # First with the shapes alone: a file that cannot be written is refused before it is read.
     step(OPEN)
     opened = open_source(source, variant, zoo, prefix)
@@ -189,6 +192,10 @@ def _convert(
             f"{KEEPS if opened.spec else GUESSED}"
         )
     planned = _from_model(writing, skeleton, problem)
+    files = folder.divided({key: t.nbytes for key, t in planned.items()}) if folder else {}
+    known = {*files.values(), folder.index} if folder else set()
+    if folder:
+        check_folder(path, known, force=force)
 
     # The same steps with the data. The new file is read again before it gets its name.
     step(READ)
@@ -196,20 +203,21 @@ def _convert(
     tensors = reading.to_model(raw)
     arrays = _from_model(writing, tensors, problem)
     step(WRITE)
-    with writing_to(path, force=force) as file:
-        if ending == NPZ:
-            write_npz(file, arrays)
-        else:  # the spec of a saved model stays valid with its names, which `timm` keeps
-            own = METADATA in checkpoint.header.metadata and to == "timm"
-            metadata = {METADATA: checkpoint.header.metadata[METADATA]} if own else {}
-            write_safetensors(file, arrays, FOREIGN | metadata)
-        file.flush()
+
+    def compare(place: str) -> None:
         step(COMPARE)
         try:
-            _check_written(Path(file.name), to, writing, tensors, zoo)
+            _check_written(Path(place), to, writing, tensors, zoo)
         except CheckpointError as error:  # names the temporary file
-            said = str(error).replace(printable(file.name), str(path))
+            said = str(error).replace(printable(place), str(path))
             raise CheckpointError(f"{path} was not written: {said}") from error
+
+    if folder:
+        with writing_folder(path, known, force=force) as new:
+            _write_shards(new, folder, files, arrays)
+            compare(str(new / folder.index))
+    else:
+        _write_file(path, ending, arrays, _metadata(checkpoint, to), compare, force=force)
     step("")
     return Conversion(
         checkpoint.source,
@@ -221,6 +229,47 @@ def _convert(
         notes=_notes(opened, network, (before, reading), (to, writing), planned),
         **_changes(skeleton, reading, writing),
     )
+
+
+def _metadata(checkpoint: Checkpoint, to: str) -> dict[str, str]:
+    """Return the metadata of a written file.
+
+    The spec of a saved model stays valid with its names, which `timm` keeps.
+    """
+    own = METADATA in checkpoint.header.metadata and to == "timm"
+    return FOREIGN | ({METADATA: checkpoint.header.metadata[METADATA]} if own else {})
+
+
+def _write_file(
+    path: Path,
+    ending: str,
+    arrays: Mapping[str, Tensor],
+    metadata: Mapping[str, str],
+    compare: Callable[[str], None],
+    *,
+    force: bool,
+) -> None:
+    """Write one file; `compare` gets its temporary name before it gets the name `path`."""
+    with writing_to(path, force=force) as file:
+        if ending == NPZ:
+            write_npz(file, arrays)
+        else:
+            write_safetensors(file, arrays, metadata)
+        file.flush()
+        compare(file.name)
+
+
+def _write_shards(
+    place: Path, folder: ShardedFolder, files: Mapping[str, str], arrays: Mapping[str, Tensor]
+) -> None:
+    """Write the shards of a folder, and their index."""
+    for name in dict.fromkeys(files.values()):
+        with (place / name).open("wb") as file:
+            held = {key: arrays[key] for key, one in files.items() if one == name}
+            write_safetensors(file, held, FOREIGN)
+    total = sum(tensor.nbytes for tensor in arrays.values())
+    index = {"metadata": {"total_size": total}, folder.key: dict(files)}
+    (place / folder.index).write_text(json.dumps(index, indent=2), encoding="utf-8")
 
 
 def convert_pickle(
