@@ -142,6 +142,17 @@ def test_an_app_names_the_members_that_a_network_lacks(image, tmp_path, app):
         use(vitzoo.create("acme/bare"), image, tmp_path / "other")
 
 
+@pytest.mark.usefixtures("image")
+def test_a_backbone_names_the_members_before_other_arguments():
+    with refuses(InvalidOption, "acme/bare (Sequential)", "feature_info", "vitzoo.parts.Network"):
+        vitzoo.backbone("acme/bare")
+    with refuses(InvalidOption, "Mixer", "one size", "dynamic=False"):
+        vitzoo.backbone("acme/mean")
+    maps = vitzoo.backbone("acme/mean", dynamic=False)
+    with refuses(InvalidOption, "acme/mean (Mixer)", "set_grad_checkpointing()", "leave this call"):
+        maps.set_grad_checkpointing()
+
+
 @pytest.mark.parametrize("use", [vitzoo.lora, lambda model: vitzoo.plot("filters", model)])
 @pytest.mark.usefixtures("image")
 def test_apps_for_blocks_of_vitzoo_say_so(use):

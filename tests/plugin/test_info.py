@@ -32,6 +32,7 @@ def test_a_conflict_ends_when_one_side_is_off(acme, install, switch):
     acme()
     install("acme-fork", "acme = acme:registry.toml")
     assert state("acme").state == "conflict"
+    assert state("acme").distribution == "acme-fork, acme-parts"
     assert "VITZOO_DISABLE_PLUGINS" in state("acme").fix
     switch(off="acme-fork")
     assert state("acme", "acme-parts").state == "loaded"

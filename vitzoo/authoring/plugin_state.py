@@ -35,7 +35,7 @@ def called(host: PluginHost, infos: Mapping[str, PluginInfo], name: str) -> dict
     names = name, f"vitzoo {name}"
     own = {key: info for key, info in infos.items() if key in names or info.namespace in names}
     plugins = [info for info in own.values() if info.entry_point and info.namespace == name]
-    homes = {normal(info.distribution) for info in plugins} if own else {normal(name)}
+    homes = {home for info in plugins for home in _homes(info)} if own else {normal(name)}
     commands = {
         f"vitzoo {one.namespace}"
         for one in host.found
@@ -44,12 +44,16 @@ def called(host: PluginHost, infos: Mapping[str, PluginInfo], name: str) -> dict
     of_homes = {
         key: info
         for key, info in infos.items()
-        if (info.entry_point and normal(info.distribution) in homes)
-        or (info.namespace in commands and info.state == "conflict")  # it names one of them alone
+        if info.entry_point and not homes.isdisjoint(_homes(info))
     }
     if own:
         of_homes = {key: info for key, info in of_homes.items() if info.namespace in commands}
     return own | of_homes
+
+
+def _homes(info: PluginInfo) -> set[str]:
+    """Return the normal names of the distributions that have a plugin or a command."""
+    return {normal(name) for name in info.distribution.split(", ")}
 
 
 def state_row(info: PluginInfo) -> dict[str, Any]:

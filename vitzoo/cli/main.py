@@ -132,9 +132,9 @@ def _of_plugins() -> dict[str, str]:
 
 def _no_plugins(_: click.Context, __: click.Parameter, value: bool) -> None:
     if value:
-        from vitzoo.plugin.switches import NOT
+        from vitzoo.plugin.switches import NOT, OPTION
 
-        set_for_command(NOT, "*")
+        set_for_command(NOT, OPTION)
 
 
 @click.group(

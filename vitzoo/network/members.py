@@ -35,11 +35,14 @@ def check_members(network: Any, use: str, instead: str) -> None:
         instead: what the user can do without these members.
     """
     if lacking := missing(network, use):
-        spec, name = getattr(network, "spec", None), type(network).__name__
-        if isinstance(spec, Spec) and spec.variant:
-            name = f"{spec.variant} ({name})"
         raise InvalidOption(
-            f"{name} has no {' and no '.join(lacking)}, which {use} needs; {instead}, or add "
-            f"{'it' if len(lacking) == 1 else 'them'} to the class of the network, as "
+            f"{name_of(network)} has no {' and no '.join(lacking)}, which {use} needs; {instead}, "
+            f"or add {'it' if len(lacking) == 1 else 'them'} to the class of the network, as "
             "vitzoo.parts.Network describes"
         )
+
+
+def name_of(network: object) -> str:
+    """Return the variant of a network, if it is known, and the class."""
+    spec, name = getattr(network, "spec", None), type(network).__name__
+    return f"{spec.variant} ({name})" if isinstance(spec, Spec) and spec.variant else name

@@ -19,7 +19,7 @@ from vitzoo.plugin.info import (
     installing,
     renewal,
 )
-from vitzoo.plugin.switches import NOT, ONLY, Switches
+from vitzoo.plugin.switches import NOT, Switches
 from vitzoo.schema.reader import NAMESPACE, renamed
 
 ENTRY_POINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:\w+\.toml)?", re.ASCII)
@@ -73,9 +73,8 @@ def refused(found: Found, switches: Switches, own: Collection[str] = ()) -> Plug
     """
     info = found_info(found)
     if off := switches.why_off(found):
-        fix = f"change {ONLY if ONLY in off else NOT}"
         trace = (info.trace[0], f"switches: {off}")
-        return replace(info, state="disabled", cause=off, fix=fix, trace=trace)
+        return replace(info, state="disabled", cause=off, fix=switches.fix(off), trace=trace)
     if cause := _malformed(found, own):
         return replace(info, cause=f"{cause}{declared(found)}", fix=author_fix(found))
     return None
@@ -176,6 +175,9 @@ def claimed(rivals: list[Found]) -> PluginInfo:
         values = " and ".join(sorted(found.value for found in rivals))
         cause = f"{owners[0]} has two entry points named {first.namespace!r}: {values}"
         cause, fix = f"{cause}{declared(first)}", author_fix(first)
+    else:
+        names = ", ".join(sorted({found.distribution for found in rivals}))
+        info = replace(info, distribution=names, version="")
     return replace(info, state="conflict", cause=cause, fix=fix)
 
 

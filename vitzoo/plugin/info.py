@@ -46,7 +46,8 @@ class PluginInfo(Record):
             imported; its other names work), `disabled` (by a setting), `incompatible` (needs
             another vitzoo), `broken` (cannot be read or imported), or `conflict` (two distributions
             have the namespace; neither is used).
-        distribution, version: the distribution that has the plugin.
+        distribution, version: the distribution that has the plugin; in a conflict the names of all,
+            separated by commas, and no version.
         entry_point: value of the entry point.
         location: manifest or module file, if known.
         cause: why the plugin cannot be used.

@@ -15,6 +15,7 @@ NOT = "VITZOO_DISABLE_PLUGINS"
 STRICT = "VITZOO_STRICT_PLUGINS"
 VARIABLES = (ONLY, NOT, STRICT)
 ALL = "*"
+OPTION = "--no-plugins"  # of the command line, which disables all plugins as a value of NOT
 
 
 class Switches(NamedTuple):
@@ -47,6 +48,8 @@ class Switches(NamedTuple):
         """Return the reason why a plugin is disabled, empty if it is enabled."""
         if named := sorted(entry for entry in self.off if _matches(entry, found)):
             return f"{NOT} names {named[0]!r}"
+        if OPTION in self.off:
+            return f"the option {OPTION} disables all plugins"
         if ALL in self.off:
             return f"{NOT} names '*', which disables all plugins"
         if self.only is not None and any(_matches(entry, found) for entry in self.only):
@@ -56,6 +59,11 @@ class Switches(NamedTuple):
         if found.here:
             return f"it is in the current directory, and {ONLY} does not name it"
         return ""
+
+    def fix(self, off: str) -> str:
+        """Return how to enable a plugin that is disabled because of `off`."""
+        variable = ONLY if ONLY in off else NOT
+        return f"leave out {OPTION}" if OPTION in self.off else f"change {variable}"
 
     def hides(self, name: str) -> bool:
         """Tell whether a name of a plugin, such as `acme/overlap`, is disabled."""
@@ -67,7 +75,7 @@ class Switches(NamedTuple):
         known = {name for found in plugins for name in (found.namespace, found.distribution)}
         messages = []
         for variable, entries in ((ONLY, self.only or ()), (NOT, self.off)):
-            for entry in sorted({*entries} - {ALL}):
+            for entry in sorted({*entries} - {ALL, OPTION}):
                 namespace, slash, _ = entry.partition("/")
                 if variable == NOT and slash:
                     there = any(namespace == found.namespace for found in plugins)

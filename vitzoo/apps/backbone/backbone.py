@@ -21,12 +21,12 @@ from vitzoo.apps.backbone.feature_info import FeatureInfo
 from vitzoo.apps.backbone.pyramid import SCALES, SimpleFeaturePyramid
 from vitzoo.display import html_table
 from vitzoo.errors import InvalidInput, InvalidOption, MissingDependency, short_repr
-from vitzoo.factory import create
+from vitzoo.factory import built, create
 from vitzoo.installing import pip
 from vitzoo.keywords import check_choice, check_keywords, check_types
 from vitzoo.network.build import construct, make_dynamic
 from vitzoo.network.inputs import check_images, explained
-from vitzoo.network.members import MAPS, check_members
+from vitzoo.network.members import MAPS, check_members, name_of
 from vitzoo.network.model import VisionTransformer
 from vitzoo.network.shortcut import HOOKS
 from vitzoo.network.wrappers import network_of
@@ -125,11 +125,20 @@ def backbone(
 
 def _created(source: Any, out: Any, norm: bool, options: dict[str, Any]) -> nn.Module:
     """Return a new network without classifier; what no result depends on is not trained."""
-    variant = stated(source, registry(), options.get("weights")).variant
+    zoo = registry()
+    variant = stated(source, zoo, options.get("weights")).variant
     headless: dict[str, Any] = {"num_classes": 0, "head": "none"}
     if variant is not None and not built_of_parts(variant):
         headless = {key: 0 for key in ("num_classes",) if key in variant.accepts}
-    network = create(source, **headless, **options)
+    try:
+        network: Any = create(source, **headless, **options)
+    except InvalidOption:
+        if variant is not None and options["dynamic"]:  # which may be refused before the members
+            with torch.device("meta"):
+                empty: Any = built(variant.spec, {}, variant, zoo)
+            empty.spec = variant.spec
+            check_members(empty, MAPS, OTHER)
+        raise
     check_members(network, MAPS, OTHER)
     indices = _indices(out, len(network.feature_info))
     modules = dict(network.named_modules())
@@ -262,7 +271,16 @@ class Backbone(nn.Module):
         return self
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Recompute each block in the backward pass instead of keeping its activations."""
+        """Recompute each block in the backward pass instead of keeping its activations.
+
+        Raises:
+            InvalidOption: the network of a plugin cannot do this.
+        """
+        if not hasattr(self.network, "set_grad_checkpointing"):
+            raise InvalidOption(
+                f"{name_of(self.network)} has no set_grad_checkpointing(); leave this call out, or "
+                "add the method to the class of the network"
+            )
         self.network.set_grad_checkpointing(enable)
 
     def _repr_html_(self) -> str:
