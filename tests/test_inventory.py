@@ -524,7 +524,7 @@ def test_registry_check_finds_problems(net, run, changes, text):
     net.register(**changes)
     code, _, err = run("registry", "check", manifest_of(net))
     assert code == 1
-    says(err, "problem: net:main:", *text)
+    says(err, f"problem: {manifest_of(net)}:", "net:main:", *text)
 
 
 def test_registry_check_of_a_broken_file(net, run, tmp_path):
@@ -676,13 +676,6 @@ def test_pinned_file_can_be_used(net, manifest, run):
     model = vitzoo.create(NAME, weights="fresh")
     net.assert_right(model)
     assert safetensors.torch.load(net.stored.read_bytes()).keys() == model.state_dict().keys()
-
-
-def test_check_counts_the_parameters(manifest, run):
-    manifest.write_text(manifest.read_text().replace("params = 24069", "params = 24070"))
-    code, _, err = run("registry", "check", manifest)
-    assert code == 1
-    says(err, "problem: net:", "params", "24070", "24069")
 
 
 # Weights of a user's registry file at a path.

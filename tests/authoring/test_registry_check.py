@@ -42,7 +42,7 @@ def test_the_registry_check_builds_only_with_the_plugin_installed(
     code, _, err = run("registry", "check", file)
     assert (code, err.count("\n")) == ((1, 1) if said else (0, 0))
     if said:
-        says(err, "problem: net:", *said)
+        says(err, f"problem: {file}:", " net:", *said)
 
 
 def test_the_registry_check_of_a_file_without_parts_of_plugins(run, tmp_path):
@@ -53,7 +53,7 @@ def test_the_registry_check_of_a_file_without_parts_of_plugins(run, tmp_path):
     file.write_text(text.replace("5717416", "1"))
     code, _, err = run("registry", "check", file)
     assert code == 1
-    says(err, "problem: net:", "params", "1", "5717416")
+    says(err, f"problem: {file}:6: net: params is 1, expected 5717416", f"{file} --write")
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_the_registry_check_computes_operations_and_memory(run, tmp_path, line, 
     code, _, err = run("registry", "check", file)
     assert (code, err.count("\n")) == ((1, 1) if said else (0, 0))
     if said:
-        says(err, "problem: net:", *said)
+        says(err, f"problem: {file}:7: net:", *said)
 
 
 def test_the_registry_check_runs_networks_whose_buffers_are_computed_on_the_cpu(run, tmp_path):
@@ -80,8 +80,88 @@ def test_the_registry_check_runs_networks_whose_buffers_are_computed_on_the_cpu(
     file.write_text(text.replace("5717416", '5679592\npos_embed = "rope"\nactivations = 1'))
     code, _, err = run("registry", "check", file)
     assert code == 1
-    says(err, "problem: net:", "activations", "1")
+    says(err, f"problem: {file}:8: net: activations is 1")
     assert "params" not in err
+
+
+# `--write`, for a plugin whose builder and policy are in the manifest that lacks `params`.
+
+UNCOUNTED = """\
+api = 1
+
+[drop_path_policies.late]
+target = "acme.parts:late"
+summary = "the rate in the last block only"
+
+[variants.net]  # the plain one
+summary = "a network"
+size = "ti"
+drop_path = "acme/late"
+source = "made up"
+
+[variants.wrong]
+summary = "a network"
+params = 1  # of another version
+size = "ti"
+
+[variants.mean16]
+summary = "mean of projected patches"
+builder = "acme.parts:mixer"
+patch_size = 16
+num_classes = 10
+
+[variants.mean16.weights.a]
+default = true
+repo = "acme/mean16"
+file = "model.safetensors"
+pin = "first-use"
+predicted_size = 40200000
+format = "timm"
+license = "MIT"
+source = "made up"
+preprocessing = { mean = [0.5, 0.5, 0.5], std = [0.5, 0.5, 0.5], interpolation = "bicubic" }
+"""
+COUNTED = {
+    'late"\nsource = "made up"\n': 'late"\nsource = "made up"\nparams = 5717416\n',
+    "params = 1  #": "params = 5717416  #",
+    "num_classes = 10\n": "num_classes = 10\nparams = 49866\n",
+}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_write_counts_the_parameters_that_are_missing_or_wrong(run, install, new_registry, end):
+    text = UNCOUNTED.replace("\n", end)
+    code = MIXER + ACME["acme/parts.py"]
+    files = {"acme/__init__.py": "", "acme/parts.py": code, "acme/registry.toml": text}
+    file = install("acme-parts", "acme = acme:registry.toml", files) / "acme" / "registry.toml"
+    file.write_bytes(text.encode())
+    new_registry()
+    for ask in (("show", "acme/net"), ("registry", "check", file)):
+        done, _, err = run(*ask)
+        assert done == 1
+        says(err, f"{file}:7", "missing key 'params'", f"vitzoo registry check {file} --write")
+    new_registry()
+    done, _, err = run("registry", "check", file, "--write")
+    assert done == 0, err
+    says(err, "wrote params = 49866 of mean16", "wrote params = 5717416 of net")
+    expected = UNCOUNTED
+    for old, new in COUNTED.items():
+        assert expected.count(old) == 1, old
+        expected = expected.replace(old, new)
+    assert file.read_bytes().decode() == expected.replace("\n", end)
+    assert run("registry", "check", file, "--write")[::2] == (0, "")
+    assert run("show", "acme/net")[0] == 0
+
+
+def test_write_names_a_variant_that_it_cannot_count(run, tmp_path):
+    file = tmp_path / "acme" / "registry.toml"
+    file.parent.mkdir()
+    file.write_text(UNCOUNTED)
+    done, _, err = run("registry", "check", file, "--write")
+    assert done == 1
+    says(err, file, "net has no params, and cannot be built", "pip install", "mean16 has no params")
+    assert "params = 5717416  # of another version" in file.read_text()
+    assert run("registry", "check", "--write")[0] == 2
 
 
 BUILT = """\

@@ -140,6 +140,8 @@ def target(line: int, code: str, *says: str, at: str = CODE, **others) -> Mistak
 MISTAKES = {
     # Values of a manifest.
     "type": wrong("5717416", '"5"', 6, "params must be a whole number, got '5' (str)"),
+    "no-params": wrong("params = 5717416\n", "", 3, "missing key 'params'",
+                       "`vitzoo registry check SITE/acme/registry.toml --write`"),
     "misspelt-key": wrong("summary", "sumary", 3, "missing key 'summary'", "'sumary'"),
     "unknown-key": wrong('"made up"\n\n', '"made up"\ngmac = 1\n\n', 8, "key 'gmac'", "'gmacs'"),
     "size-name": wrong('"ti"', '"tiny"', 5, "size must be one of", "'tiny'", "did you mean 'ti'"),
@@ -478,6 +480,33 @@ def test_the_check_of_a_wrong_part_names_its_line(install, label):
     says(problem["what"], "acme/part")
     says(problem["cause"], *said)
     assert problem["location"] == f"{root}/{CODE}:{line}"
+
+
+BUNDLED = NET + "".join(
+    line for line in WEIGHTS.splitlines(keepends=True) if not line.startswith(("repo", "revision"))
+)
+BUILDER = "import torch\ndef build(spec): return torch.nn.Linear(spec.num_classes, 4)\n"
+VALUES = {  # a replacement in the manifest, the line of its key, and parts of the cause
+    "params": ("5717416", "1", 6, ("params = 1", "has 5717416", "write params = 5717416")),
+    "params-of-builder": (
+        '"ti"', '"ti"\nbuilder = "acme.code:build"', 7, ("params = 5717416", "params = 4004")),
+    "size": ("size = 5", "size = 6", 11, ("5 bytes", "6 bytes")),
+    "sha256": ("b" * 64, "c" * 64, 12, ("sha256", "c" * 64)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("label", VALUES)
+def test_the_check_of_a_wrong_value_names_the_line_of_its_key(install, label):
+    old, new, line, said = VALUES[label]
+    assert BUNDLED.count(old) == 1
+    found = {"acme/__init__.py": "", CODE: BUILDER, TOML: BUNDLED.replace(old, new)}
+    root = install("acme-parts", "acme = acme:registry.toml", found | {"acme/data/m": "12345"})
+    (root / "acme/data/m").rename(root / "acme/data/model.safetensors")
+    notes = io.StringIO()
+    probe("acme", Notes(notes))
+    problems = [json.loads(note).get("problem") for note in notes.getvalue().splitlines()]
+    placed = {one["location"]: one["cause"] for one in problems if one}
+    says(placed[f"{root}/{TOML}:{line}"], *said)
 
 
 USED = {  # field of a spec, and parts of the message when it is used

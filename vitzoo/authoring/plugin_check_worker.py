@@ -10,10 +10,10 @@ import faulthandler
 import inspect
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -28,7 +28,7 @@ from vitzoo.plugin.commands import import_command
 from vitzoo.plugin.guard import defined_at, raised_at
 from vitzoo.plugin.host import PluginHost
 from vitzoo.plugin.info import OFF, PluginInfo
-from vitzoo.plugin.origin import Named, named
+from vitzoo.plugin.origin import Named, declared, named
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.rows import CheckpointFormat, Contribution, Variant, built_of_parts
 
@@ -49,8 +49,14 @@ class Notes:
         self.write(problem={"what": what, "cause": cause, "location": location})
 
     @contextmanager
-    def step(self, what: str, location: str, info: PluginInfo, target: object) -> Iterator[None]:
-        """Note a step with a target of a plugin, and the error that it raises, with its line."""
+    def step(
+        self, what: str, info: PluginInfo, target: object, where: Callable[..., str]
+    ) -> Iterator[None]:
+        """Note a step with a target of a plugin, and the error that it raises, with its line.
+
+        `where` returns the place of the entry, or of the keys that it gets.
+        """
+        location = where()
         self.write(step=what, location=location)
         try:
             yield
@@ -60,8 +66,11 @@ class Notes:
             cause = f"{type(error).__name__}: {error}"
             if isinstance(error, AssertionError | VitzooError):
                 cause = "; ".join(line.strip() for line in str(error).splitlines())
-            at = raised_at(error, info.package, defined_at(target))
-            self.problem(what, cause, at or location)
+            if keys := getattr(error, "keys", ()) if isinstance(error, AssertionError) else ():
+                at = where(*keys)
+            else:
+                at = raised_at(error, info.package, defined_at(target)) or location
+            self.problem(what, cause, at)
 
 
 def main() -> None:
@@ -79,7 +88,7 @@ def main() -> None:
 def probe_command(name: str, notes: Notes) -> None:
     """Import a command of a plugin, and write its help."""
     info = with_commands(PluginHost())[name]
-    with notes.step(name, place(info), info, None):
+    with notes.step(name, info, None, lambda: place(info)):
         command = import_command(info)
         command.get_help(click.Context(command, info_name=name))
 
@@ -102,10 +111,11 @@ def probe(namespace: str, notes: Notes) -> None:
         one = named(info, row, lookup=lambda _: "")
         what = f"{one.kind} {one.name}"
         target = row.builder if isinstance(row, Variant) else row.target
-        with notes.step(what, one.location, info, target):
+        where = partial(declared, info, row)
+        with notes.step(what, info, target, where):
             if isinstance(row, Variant):
-                for cause in problems_of(zoo.variant(one.name)):
-                    notes.problem(what, cause, one.location)
+                for found in problems_of(zoo.variant(one.name)):
+                    notes.problem(what, found.text, where(*found.keys))
             if left_out := _use(zoo, info, one, row):
                 notes.write(untested={"what": what, "why": left_out})
 

@@ -10,8 +10,7 @@ from typing import Any
 from vitzoo.authoring.plugin_compile import section
 from vitzoo.authoring.registry_check import of_user
 from vitzoo.authoring.registry_load import MAIN, EntryOptions, Measured, measured
-from vitzoo.authoring.registry_pin import with_ends_of
-from vitzoo.authoring.registry_target import Target
+from vitzoo.authoring.registry_target import Target, with_ends_of
 from vitzoo.errors import CheckpointError, InvalidOption, PluginError, RegistryError, UnknownName
 from vitzoo.files.access import (
     check_target,
@@ -97,7 +96,7 @@ def add(
     table["weights"][weights] |= differences(trained, found.model.spec)
     text, after = _joined(before, name, table)
     variant, row = _read(after, target, name, weights, zoo)
-    for problem, _ in problems_of(variant, row):
+    for problem, *_ in problems_of(variant, row):
         raise InvalidOption(f"{problem}; state others with --preprocessing or --label-set")
     _check_loads(variant, row, found, zoo)
     if write:

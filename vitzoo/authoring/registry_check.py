@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from vitzoo.errors import PluginError, StoreError, VitzooError, did_you_mean
-from vitzoo.files.access import read_regular
+from vitzoo.authoring.registry_target import with_ends_of
+from vitzoo.errors import PluginError, RegistryError, StoreError, VitzooError, did_you_mean
+from vitzoo.files.access import read_regular, write_atomic
 from vitzoo.files.names import COMMIT
-from vitzoo.files.strict_toml import strict_toml
+from vitzoo.files.strict_toml import line_of, strict_toml
 from vitzoo.installing import pip
 from vitzoo.inventory import hashed
 from vitzoo.plugin.guard import raised_at, reason_of
@@ -22,8 +23,9 @@ from vitzoo.plugin.host import named
 from vitzoo.plugin.info import TROUBLE
 from vitzoo.plugin.package_files import data_file, package_folders
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.schema.kinds import KIND_OF_FIELD, KINDS
+from vitzoo.schema.kinds import KIND_OF_FIELD, KINDS, VARIANT_HOOK
 from vitzoo.schema.manifest import Manifest, read_manifest
+from vitzoo.schema.reader import COUNTED
 from vitzoo.schema.rows import Variant, Weights, built_of_parts
 from vitzoo.schema.spec import PartSpec
 from vitzoo.schema.terms import CORE_MANIFEST, MAX_MANIFEST, PINS
@@ -42,6 +44,13 @@ class Report:
     problems: tuple[str, ...]
 
 
+class Problem(NamedTuple):
+    """What is wrong with a variant, and the keys of the value from the variant's table."""
+
+    text: str
+    keys: tuple[str, ...] = ()
+
+
 def check(file: Path | None = None) -> Report:
     """Check a registry file, or everything that is registered.
 
@@ -51,11 +60,12 @@ def check(file: Path | None = None) -> Report:
     manifest = read(file) if file else None
     found = list(manifest.variants if manifest else registry().variants.values())
     problems = [str(error) for error in manifest.unusable.values()] if manifest else []
-    problems += [problem for variant in found for problem in problems_of(variant, file)]
+    for variant in found:
+        every = (*problems_of(variant, file), *_miscounted(variant, file))
+        problems += [_placed(problem, variant, file) for problem in every]
     if file is None:
         states = registry().plugins()
         problems += [f"plugin {i.namespace!r}: {i.trouble}" for i in states if i.state in TROUBLE]
-    problems += _miscounted(found)
     rows = [row for variant in found for row in variant.weights]
     pins = Counter[str](row.pin for row in rows)
     counts = {"variants": len(found), "weights": pins.total()} | {pin: pins[pin] for pin in PINS}
@@ -69,23 +79,60 @@ def without_commit(row: Weights) -> bool:
     return bool(row.repo) and not COMMIT.fullmatch(row.revision)
 
 
-def read(file: Path, *, sized: bool = True) -> Manifest:
-    """Read a registry file; with `sized=False`, weights need not state their size.
+def write_params(file: Path) -> dict[str, int]:
+    """Write the numbers of parameters that are missing or wrong into a registry file.
+
+    Comments, order and line ends are kept.
+
+    Returns:
+        the numbers that were written, by variant.
+
+    Raises:
+        RegistryError: the file breaks the schema, or a variant without `params` cannot be built;
+            what could be counted is written.
+    """
+    import tomlkit
+
+    zoo = Registry(complete=False)  # `file` may be the manifest of a plugin that lacks `params`
+    counted: dict[str, int] = {}
+    errors: list[str] = []
+    for variant in read(file, complete=False).variants:
+        try:
+            number = _parameters(_network(variant, zoo))
+        except VitzooError as error:
+            if not variant.params:  # the check reports the others
+                errors.append(f"{variant.name} has no params, and {_unbuilt(variant, error, zoo)}")
+            continue
+        if number != variant.params:
+            counted[variant.name] = number
+    if counted:
+        before = file.read_bytes().decode()
+        document: Any = tomlkit.parse(before)
+        for name, number in counted.items():
+            document["variants"][name]["params"] = number
+        write_atomic(file.resolve(), with_ends_of(before, tomlkit.dumps(document)))
+    if errors:
+        raise RegistryError(f"{file}: {'; '.join(errors)}")
+    return counted
+
+
+def read(file: Path, *, complete: bool = True) -> Manifest:
+    """Read a registry file; `complete` is that of `read_manifest`.
 
     A file with parts, or in the folder of a package, is the manifest of a plugin; another one is a
     user's registry file.
     """
     there = os.path.exists(file)  # noqa: PTH110  # False for a name that is too long
     if there and filecmp.cmp(file, CORE_MANIFEST, shallow=False):
-        return read_manifest(file, package="vitzoo", sized=sized)
+        return read_manifest(file, package="vitzoo", complete=complete)
     folder = file.parent
     with suppress(OSError):  # the working directory was deleted
         folder = file.resolve().parent
     zoo = Registry()  # without the user's files, of which `file` may be one with an error
     sizes = zoo.host.core.sizes
     if there and of_user(file, folder):
-        return read_manifest(file, package=None, sizes=sizes, sized=sized, base=zoo.base)
-    return read_manifest(file, package=folder.name, sizes=sizes, sized=sized)
+        return read_manifest(file, package=None, sizes=sizes, complete=complete, base=zoo.base)
+    return read_manifest(file, package=folder.name, sizes=sizes, complete=complete)
 
 
 def of_user(file: Path, folder: Path) -> bool:
@@ -99,7 +146,7 @@ def of_user(file: Path, folder: Path) -> bool:
     return tables.keys().isdisjoint(kind.table for kind in KINDS)
 
 
-def problems_of(variant: Variant, file: Path | None = None) -> Iterator[str]:
+def problems_of(variant: Variant, file: Path | None = None) -> Iterator[Problem]:
     """Yield the problems of a variant's parts and weights; nothing is built.
 
     Args:
@@ -114,53 +161,78 @@ def problems_of(variant: Variant, file: Path | None = None) -> Iterator[str]:
         part: PartSpec = getattr(variant.spec, field)
         if part.name not in zoo.parts[kind] and "/" not in part.name:
             near = did_you_mean(part.name, zoo.parts[kind])
-            yield f"{variant.name}: there is no {kind} {part.name!r}{near}"
+            yield Problem(f"{variant.name}: there is no {kind} {part.name!r}{near}", (field,))
     for row in variant.weights:
-        label = f"{variant.name}:{row.name}"
-        for problem, fix in entry_problems(variant, row):
-            yield f"{label}: {problem}; {fix}"
+        label, keys = f"{variant.name}:{row.name}", ("weights", row.name)
+        for problem, fix, key in entry_problems(variant, row):
+            yield Problem(f"{label}: {problem}; {fix}", (*keys, key))
         if row.path or row.bundled:
-            yield from _problems_of_file(label, row, _place(variant, row, file))
+            for text, key in _problems_of_file(label, row, _place(variant, row, file)):
+                yield Problem(text, (*keys, key))
         size = row.size or row.predicted_size or 0
         if not row.bundled and not _plausible(variant, row, size):
             buffers = _bytes_of_buffers(variant)
             if buffers is not None and not _plausible(variant, row, size, buffers):
                 also = f" and {buffers} bytes of buffers" if buffers else ""
                 text = f"a file of {size} bytes does not fit {variant.params} parameters{also}"
-                yield f"{label}: {text}"
+                key = "size" if row.size else "predicted_size"
+                yield Problem(f"{label}: {text}", (*keys, key))
 
 
-def _miscounted(variants: list[Variant]) -> Iterator[str]:
-    """Build the variants without memory, and count what they state."""
+def _placed(problem: Problem, variant: Variant, file: Path | None) -> str:
+    """Return the text of a problem after the file and the line of its key, if they are known."""
+    info = registry().host.infos.get(variant.namespace)
+    stated = str(file) if file else info.location if info else ""
+    keys = (VARIANT_HOOK.removeprefix("vitzoo_"), variant.name.rpartition("/")[2], *problem.keys)
+    for place in stated.split(os.pathsep) if stated.endswith(".toml") else ():
+        with suppress(OSError, ValueError):
+            if line := line_of(Path(place).read_text("utf-8"), keys):
+                return f"{place}:{line}: {problem.text}"
+    return problem.text
+
+
+def _miscounted(variant: Variant, file: Path | None) -> Iterator[Problem]:
+    """Build a variant without memory, and count what it states."""
     import torch
 
     from vitzoo.network.summary import cost
 
-    for variant in variants:
+    zoo = registry()
+    try:
+        model = _network(variant, zoo)
+    except VitzooError as error:
+        yield Problem(f"{variant.name}: {_unbuilt(variant, error, zoo)}")
+        return
+    counted: dict[str, float] = {"params": _parameters(model)}
+    if variant.gmacs or variant.activations:
+        spec = variant.spec
+        images = torch.empty(1, spec.in_chans, *spec.image_size, device="meta")
         try:
-            model = _network(variant)
-        except VitzooError as error:
-            absent = {*variant.spec.namespaces} - registry().host.infos.keys()
-            fix = INSTALL.format(pip("install", "-e", ".")) if absent else ""
-            yield f"{variant.name}: cannot be built: {error}{fix}"
-            continue
-        counted: dict[str, float] = {"params": sum(p.numel() for p in model.parameters())}
-        if variant.gmacs or variant.activations:
-            spec = variant.spec
-            images = torch.empty(1, spec.in_chans, *spec.image_size, device="meta")
-            try:
-                taken = cost(model.to("meta"), images)  # some buffers are computed on the CPU
-            except Exception as error:  # noqa: BLE001  # of a plugin's network
-                reason = reason_of(error, raised_at(error, _package(variant)))
-                yield f"{variant.name}: gmacs and activations cannot be computed on meta: {reason}"
-            else:
-                counted |= {"gmacs": taken.macs / 10**9, "activations": taken.activations}
-        for key, expected in counted.items():
-            if (stated := getattr(variant, key)) not in (None, expected):
-                yield f"{variant.name}: {key} is {stated}, expected {expected}"
+            taken = cost(model.to("meta"), images)  # some buffers are computed on the CPU
+        except Exception as error:  # noqa: BLE001  # of a plugin's network
+            reason = reason_of(error, raised_at(error, _package(variant)))
+            text = f"{variant.name}: gmacs and activations cannot be computed on meta: {reason}"
+            yield Problem(text, ("gmacs",))
+        else:
+            counted |= {"gmacs": taken.macs / 10**9, "activations": taken.activations}
+    for key, expected in counted.items():
+        if (stated := getattr(variant, key)) not in (None, expected):
+            fix = f"; {COUNTED[key].replace('FILE', str(file))}" if file and key in COUNTED else ""
+            text = f"{variant.name}: {key} is {stated}, expected {expected}{fix}"
+            yield Problem(text, (key,))
 
 
-def _network(variant: Variant) -> Any:
+def _parameters(model: Any) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _unbuilt(variant: Variant, error: VitzooError, zoo: Registry) -> str:
+    absent = {*variant.spec.namespaces} - zoo.host.infos.keys()
+    fix = INSTALL.format(pip("install", "-e", ".")) if absent else ""
+    return f"cannot be built: {error}{fix}"
+
+
+def _network(variant: Variant, zoo: Registry) -> Any:
     """Return the network that `create` builds of a variant, without memory.
 
     Raises:
@@ -170,7 +242,6 @@ def _network(variant: Variant) -> Any:
 
     from vitzoo.factory import built
 
-    zoo = registry()
     if not (built_of_parts(variant) or variant.base or "/" in variant.name):  # in a manifest
         zoo.load_manifests()
         contents, package = zoo.host.contents, _package(variant)
@@ -192,7 +263,7 @@ def _package(variant: Variant) -> str:
 def _bytes_of_buffers(variant: Variant) -> int | None:
     """Return how many bytes a network's buffers take in a file; None if it cannot be built."""
     try:
-        model = _network(variant)
+        model = _network(variant, registry())
     except VitzooError:  # which is another problem
         return None
     parameters = dict(model.named_parameters())
@@ -210,17 +281,19 @@ def _place(variant: Variant, row: Weights, file: Path | None) -> Path:
     return expected if expected.exists() else data_file(package, row.file) or expected
 
 
-def _problems_of_file(label: str, row: Weights, path: Path) -> Iterator[str]:
-    """Compare a file of a package or of the user with its entry."""
+def _problems_of_file(label: str, row: Weights, path: Path) -> Iterator[tuple[str, str]]:
+    """Compare a file of a package or of the user with its entry; yield problems and their keys."""
     found = hashed(label, path, follow=True)
     if found.detail:
-        yield f"{label}: {path}: {found.detail}; put it there, or remove the entry"
+        key = "path" if row.path else "file"
+        yield f"{label}: {path}: {found.detail}; put it there, or remove the entry", key
     elif (found.size, found.sha256) != (row.size or found.size, row.sha256):
-        yield (
+        text = (
             f"{label}: {path} has {found.size} bytes and sha256 {found.sha256}, its entry says "
             f"{row.size} bytes and sha256 {row.sha256}; put the right file there, or write these "
             f'lines into the entry: size = {found.size}, sha256 = "{found.sha256}"'
         )
+        yield text, "size" if row.size and found.size != row.size else "sha256"
 
 
 def _plausible(variant: Variant, row: Weights, size: int, buffers: int = 0) -> bool:

@@ -43,8 +43,9 @@ def registry_command() -> None:
 
 @registry_command.command("check")
 @click.argument("file", required=False, type=PATH)
+@flag("--write", help="First write the numbers of parameters into FILE.")
 @json_option
-def check_command(file: Path | None, as_json: bool) -> None:
+def check_command(file: Path | None, write: bool, as_json: bool) -> None:
     """Check a registry FILE, or everything that is registered.
 
     No network is used. The command checks that every part and checkpoint format exists, that every
@@ -54,13 +55,21 @@ def check_command(file: Path | None, as_json: bool) -> None:
     reported, too. To check a plugin's file, first install the plugin, for instance with `pip
     install -e .` in its folder. The exit code is 1 if there is a problem.
 
+    --write first counts the parameters of every variant, and writes `params` where the key is
+    missing or wrong. Comments and the order of entries are kept.
+
     \b
     Examples:
       vitzoo registry check
       vitzoo registry check my_package/registry.toml --json
+      vitzoo registry check my_package/registry.toml --write
     """
-    from vitzoo.authoring.registry_check import check
+    from vitzoo.authoring.registry_check import check, write_params
 
+    if write and file is None:
+        raise click.UsageError("--write needs a FILE: name the registry file to write")
+    for name, number in write_params(file).items() if write and file else ():
+        say(f"wrote params = {number} of {name} to {file}")
     report = check(file)
     if as_json:
         print_json(report)

@@ -10,7 +10,7 @@ from typing import Any
 
 from vitzoo import errors
 from vitzoo.authoring.registry_check import read
-from vitzoo.authoring.registry_target import editable_manifests
+from vitzoo.authoring.registry_target import editable_manifests, with_ends_of
 from vitzoo.errors import NetworkError, PinError, TransferError, WeightsError
 from vitzoo.files.access import write_atomic
 from vitzoo.files.names import COMMIT
@@ -61,7 +61,7 @@ class _Manifest:
     def _read(self) -> None:
         import tomlkit
 
-        manifest = read(self.file, sized=False)
+        manifest = read(self.file, complete=False)
         self.before = self.file.read_bytes().decode()
         self.document: Any = tomlkit.parse(self.before)
         for name, error in manifest.unusable.items():
@@ -176,12 +176,6 @@ def _ask(entries: Mapping[str, Weights], answers: dict[str, Pin | WeightsError])
     if groups:
         with bar("pins") as note:
             parallel(ask, [*groups.values()])
-
-
-def with_ends_of(before: str, after: str) -> bytes:
-    """Return a text with the line ends of another one; lines that tomlkit adds end in LF."""
-    crlf = before.count("\n") == before.count("\r\n") > 0
-    return (after.replace("\r\n", "\n").replace("\n", "\r\n") if crlf else after).encode()
 
 
 def _is_complete(row: Weights) -> bool:

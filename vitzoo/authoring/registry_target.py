@@ -1,4 +1,4 @@
-"""Where `registry add` and `registry pin --all` write; torch-free."""
+"""Where the commands `registry add`, `pin --all` and `check --write` write; torch-free."""
 
 from __future__ import annotations
 
@@ -85,6 +85,12 @@ def editable_manifests() -> dict[str, Path]:
             f"{from_clone('-e', '.', '-r', 'plugins/requirements.txt')}"
         )
     return dict(sorted(ours.items(), key=lambda item: order(item[0])))
+
+
+def with_ends_of(before: str, after: str) -> bytes:
+    """Return a text with the line ends of another one; lines that tomlkit adds end in LF."""
+    crlf = before.count("\n") == before.count("\r\n") > 0
+    return (after.replace("\r\n", "\n").replace("\n", "\r\n") if crlf else after).encode()
 
 
 def _editable(name: str) -> bool:

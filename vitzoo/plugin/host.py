@@ -72,6 +72,7 @@ class PluginHost:
 
     Args:
         switches: which plugins are enabled; None reads the environment.
+        complete: as for `read_manifest`.
 
     Attributes:
         found: the entry points of the installed plugins.
@@ -81,7 +82,8 @@ class PluginHost:
         fitting: namespaces of the plugins that do not require another vitzoo.
     """
 
-    def __init__(self, switches: Switches | None = None) -> None:
+    def __init__(self, switches: Switches | None = None, *, complete: bool = True) -> None:
+        self.complete = complete
         self.switches = Switches.read() if switches is None else switches
         self.found: list[Found] = []
         self.contents: dict[str, Contents] = {}
@@ -192,6 +194,7 @@ class PluginHost:
                 sizes=self.core.sizes,
                 limit=MAX_PLUGIN_MANIFEST,
                 installed=True,
+                complete=self.complete,
             )
             step = f"read the manifest {path}; nothing imported"
             return _loaded(info, str(path), step), _contents(manifest, package)

@@ -50,14 +50,16 @@ class Registry:
 
     Args:
         local: the user's registry files.
+        complete: whether the manifests of plugins must state what commands can write, as for
+            `read_manifest`.
 
     Raises:
         RegistryError: one of the user's registry files cannot be used.
         PluginError: a plugin cannot be used, and `VITZOO_STRICT_PLUGINS` is 1.
     """
 
-    def __init__(self, local: Sequence[Path] = ()) -> None:
-        self.host = PluginHost()
+    def __init__(self, local: Sequence[Path] = (), *, complete: bool = True) -> None:
+        self.host = PluginHost(complete=complete)
         self.aliases = self.host.aliases
         self._formats: dict[str, Any] = {}  # that were imported
         self._unusable: dict[str, RegistryError] = {}  # variants of the user's files

@@ -71,7 +71,7 @@ class Entries(Record):
         package: top-level package that targets must lie in; None forbids builders and files in it,
             and requires the `source` of a variant.
         sizes: that variants may name.
-        sized: whether weights must state `size` or `predicted_size`.
+        complete: whether variants must state `params`, and weights `size` or `predicted_size`.
         module: whether a module plugin returned the entries: a target may then be an object, and
             the `source` and `license` of weights may be missing.
         pretraining: `pretraining` and `pretraining_data` of weights that state no others.
@@ -87,7 +87,7 @@ class Entries(Record):
 
     package: str | None
     sizes: Mapping[str, Spec] = field(default_factory=dict)
-    sized: bool = True
+    complete: bool = True
     module: bool = False
     pretraining: Mapping[str, str] = field(default_factory=dict)
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
@@ -121,7 +121,7 @@ class Entries(Record):
             **reader.every(required(Variant)),
             name=name,
             spec=spec,
-            params=reader.count("params", start.params if same else REQUIRED),
+            params=self._params(reader, start.params if same else REQUIRED),
             throughput=read_throughput(reader, self.measurements) or start.throughput,
             source=reader.text("source", REQUIRED if self.package is None else ""),
             weights=with_default([*reader.rows("weights", self._weights)]),
@@ -133,6 +133,11 @@ class Entries(Record):
         name = reader.text("compared_with")
         others = known_row(reader, "comparisons", name, self.comparisons)
         return row.with_values(paper_results=ResultTuple(row.paper_results + others))
+
+    def _params(self, reader: Reader, default: Any) -> int:
+        """Read the number of parameters; 0 if it is missing and need not be stated."""
+        missing = "params" not in reader and default is REQUIRED
+        return 0 if missing and not self.complete else reader.count("params", default)
 
     def _start(self, reader: Reader) -> Variant:
         """Return the variant whose values missing keys have."""
@@ -166,7 +171,7 @@ class Entries(Record):
         )
         if row.label_set and row.label_set not in LABEL_SETS:
             row = row.with_values(labels=self._labels(row, reader))
-        _check_pin(row, reader, sized=self.sized)
+        _check_pin(row, reader, sized=self.complete)
         return row
 
     def _labels(self, row: Weights, reader: Reader) -> tuple[str, ...]:

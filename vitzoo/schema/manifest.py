@@ -73,7 +73,7 @@ def read_manifest(
     sizes: Mapping[str, Spec] | None = None,
     limit: int = MAX_MANIFEST,
     installed: bool = False,
-    sized: bool = True,
+    complete: bool = True,
     base: Callable[[str], Variant] | None = None,
 ) -> Manifest:
     """Read and check a registry file.
@@ -88,7 +88,7 @@ def read_manifest(
         limit: largest size of the file in bytes.
         installed: whether the file belongs to an installed package. The nesting and the keys of
             other files are limited.
-        sized: whether weights must state `size` or `predicted_size`.
+        complete: whether variants must state `params`, and weights `size` or `predicted_size`.
         base: returns the registered variant that a variant of a user's registry file starts from.
 
     Raises:
@@ -104,7 +104,7 @@ def read_manifest(
         raise _placed(RegistryError(f"{path}: {error}"), path, line and int(line[1])) from error
     try:
         reader = Reader(table, str(path))
-        return _read(path, reader, package, namespace, sizes or {}, sized=sized, base=base)
+        return _read(path, reader, package, namespace, sizes or {}, complete=complete, base=base)
     except RegistryError as error:
         _placed(error, path, line_of(data.decode(), error.keys))
         raise
@@ -125,7 +125,7 @@ def _read(
     namespace: str,
     sizes: Mapping[str, Spec],
     *,
-    sized: bool,
+    complete: bool,
     base: Callable[[str], Variant] | None,
 ) -> Manifest:
     """Read the tables of a registry file; the arguments are those of `read_manifest`."""
@@ -140,7 +140,7 @@ def _read(
     entries = Entries(
         package,
         {**sizes, **own_sizes},
-        sized=sized,
+        complete=complete,
         evaluations=read_evaluations(reader),
         measurements=read_measurements(reader),
         recipes=read_recipes(reader),

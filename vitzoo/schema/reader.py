@@ -35,6 +35,7 @@ MAX_PX = 65_536
 MOST_COMPARED = 1000  # keys of a table, for a hint
 REQUIRED: Any = object()
 MISSING: Any = object()
+COUNTED = {"params": "`vitzoo registry check FILE --write` counts and writes it"}
 
 
 class Reader:
@@ -82,6 +83,8 @@ class Reader:
             if default is REQUIRED:
                 inside = self._holding(key)
                 hint = self._misspelt(key) or (inside and _dotted(self.where, inside))
+                if not hint and key in COUNTED:
+                    hint = f"; {COUNTED[key].replace('FILE', self.where.partition(': [')[0])}"
                 raise self.fail(f"missing key {quoted(key)}{hint}", inside or key)
             return default
         if type(value) is kind:  # most values

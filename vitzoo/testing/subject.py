@@ -75,6 +75,14 @@ def require(holds: object, problem: str, fix: str) -> None:
         raise AssertionError(f"{problem}\n  {fix}") from None
 
 
+class WrongValue(AssertionError):
+    """A value of an entry is wrong; `keys` lead to it from the table of the entry."""
+
+    def __init__(self, text: str, *keys: str) -> None:
+        super().__init__(text)
+        self.keys = keys
+
+
 class Tested:
     """What a check tests. Its name begins the message of each failure."""
 

@@ -25,7 +25,7 @@ from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Variant, built_of_parts
 from vitzoo.schema.spec import Spec
 from vitzoo.testing.checks.modules import DATA, USED, require_no_memory
-from vitzoo.testing.subject import Tested, draw, fill, flat
+from vitzoo.testing.subject import Tested, WrongValue, draw, fill, flat
 
 __tracebackhide__ = True
 LARGEST = 100_000_000  # parameters of a small copy; larger copies take too much memory
@@ -105,8 +105,10 @@ def check_params(subject: VariantSubject) -> None:
     with subject.doing("built on meta"), torch.device("meta"):
         model = create(subject.name)  # device="meta" would move it there after it is built
     params, stated = count(model), subject.row.params
-    problem = f"it states params = {stated}, the network has {params}"
-    subject.require(params == stated, problem, f"write params = {params}, or correct its sizes")
+    if params != stated:
+        problem = f"it states params = {stated}, the network has {params}"
+        fix = f"write params = {params}, or correct its sizes"
+        raise WrongValue(f"{subject}: {problem}\n  {fix}", "params")
     require_no_memory(subject, model)
 
 

@@ -71,33 +71,38 @@ def trained_spec(name: str, weights: str | None = None) -> Spec:
     return Plan.of(statement, {}, replaced=True).trained
 
 
-def problems_of(variant: Variant, row: Weights) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with an entry of weights, and the fix; no file is read."""
+def problems_of(variant: Variant, row: Weights) -> Iterator[tuple[str, str, str]]:
+    """Yield what is wrong with an entry of weights, the fix, and the key; no file is read."""
     formats, spec = registry().parts["checkpoint format"], variant.spec
     if row.format not in formats:
         near = did_you_mean(row.format, formats) or f"; there are: {', '.join(formats)}"
-        yield f"there is no checkpoint format {row.format!r}{near}", "choose a registered one"
+        yield (
+            f"there is no checkpoint format {row.format!r}{near}",
+            "choose a registered one",
+            "format",
+        )
     classes = spec.num_classes if row.num_classes is None else row.num_classes
     named = len(row.labels) if row.labels else SETS.get(row.label_set, classes)
     if named != classes:
         other = f"the label set {row.label_set!r} has {named} classes"
         other = f"its list has {named} labels" if row.labels else other
         problem = f"the weights have {classes} classes, but {other}"
-        yield problem, "correct num_classes, label_set or labels"
+        key = "label_set" if row.label_set else "labels"
+        yield problem, "correct num_classes, label_set or labels", key
     means, stds = len(row.preprocessing.mean), len(row.preprocessing.std)
     if not means == stds == spec.in_chans:
         problem = f"preprocessing has {means} means and {stds} stds for {spec.in_chans} channels"
-        yield problem, "give mean and std one number for each channel"
+        yield problem, "give mean and std one number for each channel", "preprocessing"
     for key in ("license", "source"):
         if not getattr(row, key).strip():
-            yield f"no {key} is stated", f"write {key} = ...; docs/registry.md lists the keys"
+            yield f"no {key} is stated", f"write {key} = ...; docs/registry.md lists the keys", key
 
 
 def check_row(subject: WeightsSubject) -> None:
     """The entry names a registered checkpoint format, a license and a source. Its labels are as
     many as its classes, and `mean` and `std` have one number for each channel.
     """
-    for problem, fix in problems_of(vitzoo.describe(subject.variant), subject.row):
+    for problem, fix, _ in problems_of(vitzoo.describe(subject.variant), subject.row):
         subject.fail(problem, fix)
 
 
