@@ -30,6 +30,7 @@ from vitzoo import errors
 from vitzoo.formats import Format, KeyMap
 from vitzoo.parts import protocols
 from vitzoo.plugin import hookspecs
+from vitzoo.registry.registry import registry
 from vitzoo.schema import manifest, reader
 from vitzoo.testing import check_checkpoint_format
 
@@ -220,43 +221,54 @@ def test_every_page_of_a_hook_is_linked_from_the_plugin_page():
     assert all(f"](hooks/{hook_page(name).name})" in page for name in HOOKS)
 
 
+@pytest.fixture
+def documented(distribution, monkeypatch, new_registry):
+    """Install a plugin of documented files: a function of its entry point and files."""
+    found = set()
+
+    def install(entry_point, files):
+        found.update(Path(file).parts[0] for file in files)
+        monkeypatch.syspath_prepend(distribution("acme-doc", f"acme = {entry_point}", files))
+        new_registry()
+
+    yield install
+    for name in [name for name in sys.modules if name.partition(".")[0] in found]:
+        del sys.modules[name]
+
+
 @pytest.mark.docs
 @pytest.mark.usefixtures("page_folder")
 @pytest.mark.parametrize("name", HOOKS)
-def test_the_plugin_on_a_hooks_page_works(name, distribution, monkeypatch, new_registry):
+def test_the_manifest_and_the_code_on_a_hooks_page_work(name, documented):
     plugin, _, use = hook_page(name).read_text().partition("\n## Use\n")
-    code = "\n".join(re.findall(r"^```python\n(.*?)^```", plugin, re.MULTILINE | re.DOTALL))
-    (usage,) = re.findall(r"^```python\n(.*?)^```", use, re.MULTILINE | re.DOTALL)
-    site = distribution("acme-doc", "acme = acme_doc", {"acme_doc.py": code})
-    monkeypatch.syspath_prepend(site)
-    new_registry()
-    scope = {}
-    try:
-        vitzoo.variants("acme/*")  # imports it
-        exec(code.partition("@vitzoo.hookimpl")[0], scope)
-        exec(compile(usage, str(hook_page(name)), "exec"), scope)
-        assert registry_of(name)
-    finally:
-        sys.modules.pop("acme_doc", None)
+    toml, code = (
+        re.findall(rf"^```{language}\n(.*?)^```", plugin, re.MULTILINE | re.DOTALL)
+        for language in ("toml", "python")
+    )
+    usage, *_ = re.findall(r"^```python\n(.*?)^```", use, re.MULTILINE | re.DOTALL)
+    module = re.search(r'^(?:target|builder) = "acme_vit\.(\w+):', toml[0], re.MULTILINE)[1]
+    target = "\n".join(code).partition("@vitzoo.hookimpl")[0]
+    files = {"acme_vit/__init__.py": "", "acme_vit/registry.toml": toml[0]}
+    documented("acme_vit:registry.toml", files | {f"acme_vit/{module}.py": target})
+    names = {**vars(importlib.import_module(f"acme_vit.{module}"))}
+    exec(compile(usage, str(hook_page(name)), "exec"), names)
+    for hook, row in registry().host.rows["acme"]:
+        assert hook == name
+        assert registry().host.import_target("acme", row)
 
 
-def registry_of(hook: str) -> list[str]:
-    """Return what a hook gave the registry in the namespace of the documented plugins."""
-    zoo = importlib.import_module("vitzoo.registry.registry").registry()
-    return [row.name for name, row in zoo.host.rows["acme"] if name == hook]
-
-
-@pytest.mark.docs
-@pytest.mark.parametrize("name", HOOKS)
-def test_the_manifest_on_a_hooks_page_says_the_same(name, tmp_path):
-    (text,) = blocks(hook_page(name), "toml")
-    (tmp_path / "registry.toml").write_text(text)
-    sizes = importlib.import_module("vitzoo.registry.registry").registry().host.core.sizes
-    read = manifest.read_manifest(tmp_path / "registry.toml", package="acme_vit", sizes=sizes)
-    (row,) = read.rows(name)
-    page = hook_page(name).read_text()
-    assert f'("{row.name}", ' in page
-    assert f'"{row.summary}"' in page.partition("In a manifest")[0]
+def test_the_module_of_the_page_about_modules_works(documented):
+    page = ROOT / "docs" / "module-plugins.md"
+    (code,) = blocks(page, "python")
+    documented("acme_vit.hooks", {"acme_vit/__init__.py": "", "acme_vit/hooks.py": code})
+    for name, first in (("acme/late_50", 6), ("acme/late_75", 9)):
+        drop_path = {"name": name, "rate": 0.1}
+        model = vitzoo.create("vit_ti16", drop_path=drop_path, device="meta")
+        assert [block.drop_path.rate for block in model.blocks] == [0.0] * first + [0.1] * (
+            12 - first
+        )
+    model = vitzoo.create("acme/vit_b16_gap", device="meta")
+    assert sum(p.numel() for p in model.parameters()) == vitzoo.describe("acme/vit_b16_gap").params
 
 
 PROTOCOLS = {

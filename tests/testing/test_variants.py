@@ -99,7 +99,7 @@ ORIGINAL = "self.num_classes = spec.patch_size, spec.num_classes"
 )  # fmt: skip
 def test_a_wrong_member_of_a_network_of_a_builder(complaint, acme, right, wrong, words):
     page = DOCUMENTED.read_text(encoding="utf-8")
-    code = "class Mixer" + page.partition("class Mixer")[2].partition("\n\n\n@vitzoo")[0]
+    code = "class Mixer" + page.partition("class Mixer")[2].partition("\n```")[0]
     code = code.replace("return self.forward_head(", "return self.whole(")
     code += """
 
