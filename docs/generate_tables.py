@@ -143,12 +143,12 @@ def formats() -> Rows:
 
 
 def hooks() -> Rows:
-    """Yield the hooks of plugins: page, table of a manifest, and use."""
-    yield "hook", "manifest", "entries"
+    """Yield the entries of plugins: table of a manifest, with its page, use, and hook."""
+    yield "manifest", "entries", "hook"
     for name, hook in vars(hookspecs).items():
         if name.startswith("vitzoo_"):
             kind, use = name.removeprefix("vitzoo_"), inspect.cleandoc(hook.__doc__ or "")
-            yield f"[`{name}`](hooks/{kind}.md)", f"`[{kind}.NAME]`", use.partition("::")[0]
+            yield f"[`[{kind}.NAME]`](hooks/{kind}.md)", use.partition("::")[0], f"`{name}`"
 
 
 def paths() -> Rows:
