@@ -98,7 +98,7 @@ def test_check_finds_what_is_wrong_with_each_contribution(probed, install):
     says(half, "no vitzoo.formats.Format", "Format(name, keymap=..., marks=...)")
     says(causes.pop("variant acme/net"), "head 'acme/none_of_mine'")
     says(causes.pop("variant acme/counted"), "params", "5", "5717416")
-    assert found["variant acme/counted"]["location"] == f"{root}/acme/registry.toml:18"
+    assert found["variant acme/counted"]["location"] == f"{root}/acme/registry.toml:21"  # of params
     assert causes == {}
 
 

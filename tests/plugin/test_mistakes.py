@@ -487,7 +487,6 @@ BUNDLED = NET + "".join(
 )
 BUILDER = "import torch\ndef build(spec): return torch.nn.Linear(spec.num_classes, 4)\n"
 VALUES = {  # a replacement in the manifest, the line of its key, and parts of the cause
-    "params": ("5717416", "1", 6, ("params = 1", "has 5717416", "write params = 5717416")),
     "params-of-builder": (
         '"ti"', '"ti"\nbuilder = "acme.code:build"', 7, ("params = 5717416", "params = 4004")),
     "size": ("size = 5", "size = 6", 11, ("5 bytes", "6 bytes")),
