@@ -1,5 +1,6 @@
 """The documentation is tested: snippets run, signatures and links hold, pages are fresh."""
 
+import ast
 import contextlib
 import dataclasses
 import doctest
@@ -255,6 +256,30 @@ def test_the_manifest_and_the_code_on_a_hooks_page_work(name, documented):
     for hook, row in registry().host.rows["acme"]:
         assert hook == name
         assert registry().host.import_target("acme", row)
+
+
+def words_to_learn(page: Path) -> set[str]:
+    """Return tables and keys of a page's manifest, and names and keywords of vitzoo in its code."""
+    toml, code = blocks(page, "toml")[0], ast.parse(blocks(page, "python")[0])
+    words = {*re.findall(r"^(\[\w+|\w+(?= =))", toml, re.MULTILINE)}
+    ours = set()
+    for node in ast.walk(code):
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("vitzoo"):
+            ours |= {alias.name for alias in node.names}
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "vitzoo":
+            ours.add(node.attr)
+    calls = [node for node in ast.walk(code) if isinstance(node, ast.Call)]
+    of_ours = [call for call in calls if ast.unparse(call.func).rpartition(".")[2] in ours]
+    return words | ours | {str(keyword.arg) for call in of_ours for keyword in call.keywords}
+
+
+@pytest.mark.parametrize(
+    ("names", "most"), [(["pools"], 4), (["variants", "checkpoint_formats"], 24)]
+)
+def test_an_author_learns_few_words(names, most):
+    """Of a pool, and of a family: variants, builder and format; commands write its weights."""
+    words = set().union(*(words_to_learn(hook_page(f"vitzoo_{name}")) for name in names))
+    assert 1 < len(words) <= most, sorted(words)
 
 
 def test_the_module_of_the_page_about_modules_works(documented):
