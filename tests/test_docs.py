@@ -248,7 +248,7 @@ def test_the_manifest_and_the_code_on_a_hooks_page_work(name, documented):
     )
     usage, *_ = re.findall(r"^```python\n(.*?)^```", use, re.MULTILINE | re.DOTALL)
     module = re.search(r'^(?:target|builder) = "acme_vit\.(\w+):', toml[0], re.MULTILINE)[1]
-    target = "\n".join(code).partition("@vitzoo.hookimpl")[0]
+    target = "\n".join(code)
     files = {"acme_vit/__init__.py": "", "acme_vit/registry.toml": toml[0]}
     documented("acme_vit:registry.toml", files | {f"acme_vit/{module}.py": target})
     names = {**vars(importlib.import_module(f"acme_vit.{module}"))}
@@ -335,9 +335,9 @@ def test_the_docstrings_of_formats_describe_every_argument_and_method():
 
 
 def documented_format():
-    """Return the code of the format on its hook's page, without the hook."""
-    (code, _) = blocks(hook_page("vitzoo_checkpoint_formats"), "python")
-    return code.partition("@vitzoo.hookimpl")[0]
+    """Return the code of the format on its hook's page."""
+    *code, _ = blocks(hook_page("vitzoo_checkpoint_formats"), "python")
+    return "\n".join(code)
 
 
 @pytest.mark.docs

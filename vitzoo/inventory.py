@@ -22,7 +22,7 @@ from vitzoo.errors import (
 from vitzoo.files.access import hash_file, open_regular
 from vitzoo.files.folder_manifest import MANIFEST, read_manifest
 from vitzoo.files.names import INDEX
-from vitzoo.files.shard_index import SHARD, read_index
+from vitzoo.files.shard_index import SHARD, read_index, weights_in
 from vitzoo.foreign.hub import (
     SHARDED,
     files_at,
@@ -37,7 +37,7 @@ from vitzoo.opening import File, Folder, Named, OnHub, locate
 from vitzoo.progress import Note, OnProgress, Show, bar, reporting
 from vitzoo.registry.choice import choose
 from vitzoo.registry.registry import Registry, registry
-from vitzoo.registry.shard_indexes import keys_of, weights_at
+from vitzoo.registry.shard_indexes import indexes, keys_of
 from vitzoo.schema.addresses import address_of, parts_of_address, parts_of_name
 from vitzoo.store.hub_cache import in_hub_cache, not_from_cache, with_cached_pin
 from vitzoo.store.hub_file import HubFile
@@ -476,7 +476,7 @@ def hashed(name: str, path: Path, *, follow: bool = False) -> Verification:
 
 def _files(path: Path) -> list[Path]:
     """Return the weights files at a path: the file itself, or the shards of an index."""
-    path = weights_at(path)
+    path = weights_in(path, indexes)
     fd = open_regular(path, follow=True) if (keys := keys_of(path)) else None
     if fd is None:
         return [path]

@@ -21,7 +21,7 @@ from vitzoo.loading.statement import Statement
 from vitzoo.network.summary import Summary, summarize
 from vitzoo.network.wrappers import network_of
 from vitzoo.opening import Named, Reference, is_model, locate
-from vitzoo.registry.label_sets import SETS, check_label_set, class_names, known_labels
+from vitzoo.registry.label_sets import check_label_set, class_names, is_label_set, known_labels
 from vitzoo.registry.registry import registry
 from vitzoo.schema.rows import built_of_parts
 from vitzoo.schema.spec import Spec
@@ -144,11 +144,8 @@ def labels(
     >>> labels("vit_digits")[:3], labels("imagenet-1k")[:2]
     (('0', '1', '2'), ('tench', 'goldfish'))
     """
-    if isinstance(name_or_model, str):
-        if name_or_model in SETS:
-            return class_names(name_or_model)
-        if names := registry().label_set(name_or_model):
-            return Names(names)
+    if isinstance(name_or_model, str) and is_label_set(name_or_model):
+        return class_names(name_or_model)
     try:
         found = known(name_or_model).labels
         return found if isinstance(found, Names) else Names(found)

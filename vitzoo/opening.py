@@ -97,7 +97,7 @@ class File:
         """
         from vitzoo.loading.statement import from_file, from_mapping
 
-        if _is_spec(self.path):
+        if is_spec(self.path):
             check_exists(self.path)
             return from_mapping(_parse(self.path), str(self.path), zoo)
         return from_file(self.path, zoo)
@@ -191,7 +191,7 @@ def _at(path: Path) -> File | Folder:
         raise CheckpointError(
             f"{path} is an image, expected a network, which is named before the images"
         )
-    folder = not _is_spec(path) and os.path.isdir(path)  # noqa: PTH112  # False if too long
+    folder = not is_spec(path) and os.path.isdir(path)  # noqa: PTH112  # False if too long
     return Folder(path) if folder else File(path)
 
 
@@ -236,21 +236,18 @@ def is_model(value: object) -> TypeGuard[nn.Module]:
 
 
 def check_exists(path: Path) -> None:
-    """Raise VitzooError if nothing is at a path, or no weights in a folder."""
+    """Raise VitzooError if nothing is at a path."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
-        error = InvalidOption if _is_spec(path) else CheckpointError
+        error = InvalidOption if is_spec(path) else CheckpointError
         raise error(f"cannot read {path}: there is no such file") from None
     except (OSError, ValueError):
-        return
-    if not _is_spec(path):
-        from vitzoo.registry.shard_indexes import weights_at  # not for names
-
-        weights_at(path)
+        pass
 
 
-def _is_spec(path: Path) -> bool:
+def is_spec(path: Path) -> bool:
+    """Return whether a path names a file with a spec."""
     index = path.name.endswith(INDEX) or PICKLE_INDEX.fullmatch(path.name)
     return path.suffix in SPEC_FILES and not index
 

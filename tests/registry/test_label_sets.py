@@ -155,6 +155,9 @@ def test_a_label_set_of_a_plugin():
     assert vitzoo.labels("acme/net:second") == trees
     first, second = vitzoo.describe("acme/net").weights
     assert (first.label_set, first.labels, second.labels) == ("acme/trees", trees, trees)
+    assert class_names("acme/trees") == trees  # as `create(labels=)` reads it
+    with refuses(UnknownName, "'acme/tree'", "did you mean 'acme/trees'"):
+        class_names("acme/tree")
     with refuses(UnknownName, "'acme/tree'"):
         vitzoo.labels("acme/tree")
 

@@ -21,13 +21,14 @@ from vitzoo.factory import create
 from vitzoo.files.access import copy_hashed, make_folder_or_raise
 from vitzoo.files.names import SHA256, not_https, on_hub, valid_https, without_query
 from vitzoo.files.platform.processes import linked
+from vitzoo.files.shard_index import weights_in
 from vitzoo.foreign.hub import sidecars_at
 from vitzoo.foreign.opened import open_unregistered
 from vitzoo.loading.adapt import CLASSIFIERS
 from vitzoo.loading.weights import located
 from vitzoo.progress import one_download
 from vitzoo.registry.registry import Registry
-from vitzoo.registry.shard_indexes import keys_of, weights_at
+from vitzoo.registry.shard_indexes import indexes, keys_of
 from vitzoo.schema.rows import Variant, Weights, built_of_parts
 from vitzoo.store.hub_file import SLACK_PERCENT, HubFile
 from vitzoo.store.obtain import obtain
@@ -105,7 +106,7 @@ def measured(
         place = {"repo": file.entry.repo, "file": file.entry.file}
         found = _loaded(source, source, place, stated, zoo)
         return replace(found, place={**place, "revision": file.pinned().pin.commit})
-    path = weights_at(Path(source)).absolute()
+    path = weights_in(Path(source), indexes).absolute()
     _check_one(str(path), path.name)
     if target.data:
         there = path.parent.resolve() == target.data.resolve()

@@ -27,10 +27,10 @@ from vitzoo.checkpoint.shards import Shards, combined
 from vitzoo.errors import HashMismatch
 from vitzoo.files.platform import files as system
 from vitzoo.files.safetensors import ZIP_MAGIC, Header, is_json
-from vitzoo.files.shard_index import WEIGHT_MAP, index_of
+from vitzoo.files.shard_index import WEIGHT_MAP, index_of, weights_in
 from vitzoo.parts.shapes import Shapes
 from vitzoo.progress import one_download
-from vitzoo.registry.shard_indexes import keys_of, weights_at
+from vitzoo.registry.shard_indexes import indexes, keys_of
 from vitzoo.schema.rows import Weights
 from vitzoo.schema.spec import Spec
 
@@ -147,7 +147,7 @@ def open_file(path: Path) -> Checkpoint:
     Raises:
         CheckpointError: the file is missing, unreadable or of an unknown type.
     """
-    path = weights_at(path)
+    path = weights_in(path, indexes)
     index = index_of(path)
     source = f"{path} (a shard of {index})" if index else str(path)
     file = open_own(path)

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitzoo.files.names import on_hub
-from vitzoo.opening import File, Folder, Named, OnHub, check_exists, locate
+from vitzoo.files.shard_index import weights_in
+from vitzoo.opening import File, Folder, Named, OnHub, check_exists, is_spec, locate
 from vitzoo.registry.choice import checked, choose, is_path
 from vitzoo.registry.registry import registry
+from vitzoo.registry.shard_indexes import indexes
 from vitzoo.schema.rows import Variant, Weights
 from vitzoo.schema.spec import Spec
 
@@ -65,13 +67,20 @@ def check(name: str, weights: str | None = None) -> NamedNetwork:
     if isinstance(located, Named):
         variant, row = located.variant, located.row
     elif isinstance(located, File | Folder):
-        check_exists(located.path)
+        _check_path(located.path)
     if weights is not None and not on_hub(weights):
         checked(weights, variant, registry())
         if is_path(weights, variant):
-            check_exists(Path(weights))
+            _check_path(Path(weights))
         elif variant:
             row = choose(variant, weights, registry())
     path = located.path if isinstance(located, File | Folder) else None
     address = located.address if isinstance(located, OnHub) else ""
     return NamedNetwork(name, variant, row, path, address)
+
+
+def _check_path(path: Path) -> None:
+    """Raise VitzooError if nothing is at a path, or no weights in a folder."""
+    check_exists(path)
+    if not is_spec(path):
+        weights_in(path, indexes)

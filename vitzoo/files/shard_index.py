@@ -140,8 +140,8 @@ def weights_in(folder: Path, known: Callable[[], Collection[str]] = tuple) -> Pa
 
     Args:
         folder: a path.
-        known: returns names of further indexes. It is called if there is no index, but another JSON
-            file that names the weights files.
+        known: returns names of further indexes. It is called if there are several weights files and
+            no index, but another JSON file that names them.
 
     Raises:
         CheckpointError: the folder has no such file, or several.
@@ -155,7 +155,7 @@ def weights_in(folder: Path, known: Callable[[], Collection[str]] = tuple) -> Pa
     }
     whole = {file if file in names else index for index, file in of_index.items()}
     found = sorted(whole) or [name for name in names if name.endswith((SAFETENSORS, NPZ))]
-    others = [] if whole else _naming(folder, names, found)
+    others = [] if whole or len(found) == 1 else _naming(folder, names, found)
     found = sorted(set(others).intersection(known() if others else ())) or found
     if len(found) == 1:
         return folder / found[0]

@@ -16,11 +16,12 @@ from vitzoo.checkpoint.saved import with_metadata
 from vitzoo.checkpoint.tower import tower_of
 from vitzoo.errors import CheckpointError, InvalidOption
 from vitzoo.files.names import SAFETENSORS
+from vitzoo.files.shard_index import weights_in
 from vitzoo.foreign.opened import at_hub, open_described
 from vitzoo.foreign.overrides import Overrides, of_entry, of_file, stated_by
 from vitzoo.loading.differences import OVERRIDDEN, differences
 from vitzoo.registry.label_sets import known_labels
-from vitzoo.registry.shard_indexes import weights_at
+from vitzoo.registry.shard_indexes import indexes
 from vitzoo.schema.preprocessing import StatedPreprocessing
 from vitzoo.schema.reader import Reader
 from vitzoo.schema.rows import Variant, Weights
@@ -154,7 +155,7 @@ def from_folder(path: Path, zoo: Registry) -> Statement:
     Raises:
         CheckpointError: the folder does not state the network of its weights.
     """
-    file = weights_at(path)
+    file = weights_in(path, indexes)
     return _from_open(with_metadata(open_described(file), str(file)), f"{path}/", zoo)
 
 

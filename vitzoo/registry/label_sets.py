@@ -16,6 +16,7 @@ from typing import TypeVar
 from vitzoo.display import Names
 from vitzoo.errors import UnknownName, did_you_mean
 from vitzoo.keywords import check_types, short_errors
+from vitzoo.registry.registry import registry
 from vitzoo.schema.terms import LABEL_SETS
 
 T = TypeVar("T")
@@ -28,20 +29,27 @@ MARK = ord("0")  # mark of a synset that is in no set; bit i is set for members 
 SETS = LABEL_SETS
 
 
-@cache
 def class_names(label_set: str) -> tuple[str, ...]:
     """Return a short, unique name of each class of a label set, in the order of the logits.
 
     Args:
-        label_set: one of `SETS`.
+        label_set: one of `SETS`, or `NAMESPACE/NAME` of a plugin.
 
     Raises:
         UnknownName: the label set is unknown; the message lists the known sets.
+        PluginError: the plugin of this namespace cannot be used.
 
     >>> class_names("imagenet-1k")[207]
     'golden retriever'
     """
+    if names := registry().label_set(label_set):
+        return Names(names)
     check_label_set(label_set)
+    return _of_imagenet(label_set)
+
+
+@cache
+def _of_imagenet(label_set: str) -> tuple[str, ...]:
     if label_set == "imagenet-1k":
         return Names((DATA / OWN).read_text(encoding="utf-8").splitlines())
     marks, *labels = _lines(SHARED)
@@ -68,10 +76,15 @@ def synsets(label_set: str) -> tuple[tuple[str, tuple[str, ...]], ...]:
 def check_label_set(label_set: str) -> None:
     """Raise `UnknownName` if a label set is unknown."""
     if label_set not in SETS:
-        hint = did_you_mean(label_set, SETS)
+        hint = did_you_mean(label_set, [*SETS, *registry().host.label_sets])
         raise UnknownName(
             f"unknown label set {label_set!r}{hint}; known label sets: {', '.join(SETS)}"
         )
+
+
+def is_label_set(name: str) -> bool:
+    """Return whether a label set of vitzoo or of a plugin has this name."""
+    return name in SETS or bool(registry().label_set(name))
 
 
 def known_labels(label_set: str, labels: tuple[str, ...] = ()) -> tuple[str, ...]:

@@ -200,7 +200,8 @@ class Registry:
 
     def label_set(self, name: str) -> tuple[str, ...]:
         """Return the class names of a plugin's label set, none if there is no such set."""
-        self.load_namespace_of(name)
+        if "/" in name:  # those of the core are in `label_sets.py`
+            self.load_namespace_of(name)
         return self.host.label_sets.get(name, ())
 
     def _read_local(self, paths: Sequence[Path]) -> None:
