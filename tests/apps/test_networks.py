@@ -146,7 +146,7 @@ def test_an_app_names_the_members_that_a_network_lacks(image, tmp_path, app):
 def test_a_backbone_names_the_members_before_other_arguments():
     with refuses(InvalidOption, "acme/bare (Sequential)", "feature_info", "vitzoo.parts.Network"):
         vitzoo.backbone("acme/bare")
-    with refuses(InvalidOption, "Mixer", "one size", "dynamic=False"):
+    with refuses(InvalidOption, "Mixer", "several sizes", "dynamic=False"):
         vitzoo.backbone("acme/mean")
     maps = vitzoo.backbone("acme/mean", dynamic=False)
     with refuses(InvalidOption, "acme/mean (Mixer)", "set_grad_checkpointing()", "leave this call"):

@@ -145,8 +145,8 @@ def make_dynamic(model: Any) -> None:
         own = getattr(getattr(model, "foreign", None), "make_dynamic", None)
         if own is None:
             raise InvalidOption(
-                f"dynamic = True: {type(model).__name__} is built by a plugin and takes images of "
-                "one size; pass dynamic=False"
+                f"dynamic = True: {type(model).__name__} is built by a plugin, which does not say "
+                "that one network takes images of several sizes; pass dynamic=False"
             )
         own(model)
         model.dynamic = True

@@ -269,7 +269,7 @@ def _write_shards(
             write_safetensors(file, held, FOREIGN)
     total = sum(tensor.nbytes for tensor in arrays.values())
     index = {"metadata": {"total_size": total}, folder.key: dict(files)}
-    (place / folder.index).write_text(json.dumps(index, indent=2), encoding="utf-8")
+    (place / folder.index).write_text(json.dumps(index, indent=2), "utf-8", newline="\n")
 
 
 def convert_pickle(
