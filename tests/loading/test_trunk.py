@@ -92,6 +92,12 @@ def test_a_classifier_of_a_file_in_its_folder(file, own, images):
     same_logits(model, (images, logits(own[0], head, images)))
 
 
+def test_a_file_name_that_is_too_long_is_no_file(file, digits):
+    written(file, digits, Trunk(DIGITS.sha256, file=f"{'x' * 300}.safetensors"))
+    with refuses(CheckpointError, file, DIGITS.sha256, "not in the same folder", "--weights FILE"):
+        vitzoo.create(file)
+
+
 @pytest.mark.workflows
 def test_a_trunk_in_another_format(file, own, images, tmp_path):
     vitzoo.convert(tmp_path / "net.safetensors", "google", tmp_path / "net.npz")
