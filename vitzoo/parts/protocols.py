@@ -124,7 +124,7 @@ class Head(Protocol):
     def reset(self, num_classes: int) -> Head:
         """Return a head of the same kind with a new classifier, and the same pre-logits.
 
-        Layers before the classifier that have data are copied.
+        Layers before the classifier are copied, unless they are on `meta`.
         """
 
     def __call__(self, x: Tensor, /, pre_logits: bool = False) -> Tensor:

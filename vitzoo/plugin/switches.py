@@ -1,4 +1,4 @@
-"""The environment variables that enable and disable plugins (docs/plugins.md, "Switches")."""
+"""The environment variables that enable and disable plugins (docs/plugin-rules.md, "Switches")."""
 
 from __future__ import annotations
 

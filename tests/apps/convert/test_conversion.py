@@ -690,3 +690,77 @@ def test_a_prefix_chooses_the_network_that_is_converted(tmp_path, small, randomi
     assert main(["convert", "x.bin", str(out), "--from-pickle", "--prefix", "ema."]) == 2
     with refuses(InvalidOption, "prefix", "text", "3"):
         convert(path, "timm", out, prefix=3, force=True)
+
+
+# Plugins: a network of a builder, and a format with settings that no tensor shows.
+
+
+PLUGIN = """\
+api = 1
+
+[checkpoint_formats.lab]
+target = "acme.parts:lab"
+summary = "the files of a laboratory"
+
+[variants.mixer]
+summary = "a network of a builder"
+builder = "acme.parts:Mixer"
+patch_size = 8
+num_classes = 5
+params = 1
+"""
+CODE = """\
+from torch import nn
+
+from vitzoo.formats import Format, KeyMap
+
+
+class Mixer(nn.Module):
+    def __init__(self, spec):
+        super().__init__()
+        self.num_classes = spec.num_classes
+        self.patches = nn.Conv2d(spec.in_chans, 16, spec.patch_size, spec.patch_size)
+        self.head = nn.Linear(16, spec.num_classes)
+
+    def forward(self, images):
+        return self.head(self.patches(images).mean((2, 3)))
+
+
+STEM = {"places": "pos_embed", "stem.": "patch_embed.proj.", "ln.": "norm.", "last.": "head."}
+LAYER = {"attn.qkv.": "attn.qkv.", "attn.proj.": "attn.proj.", "norm1.": "norm1."}
+LAYER |= {"norm2.": "norm2.", "mlp.fc1.": "mlp.fc1.", "mlp.fc2.": "mlp.fc2."}
+MEAN = {"class_token": False, "pool": "mean"}
+lab = Format(
+    "acme/lab",
+    keymap=KeyMap(STEM, LAYER, block="layers.{}."),
+    marks=("stem.weight", "places"),
+    defaults=MEAN | {"block": {"norm_eps": 1e-5}},
+    network={"class_token": (False,), "pool": ("mean",)},
+)
+"""
+
+
+@pytest.fixture
+def lab(install):
+    install(
+        "acme-lab",
+        "acme = acme:registry.toml",
+        {"acme/__init__.py": "", "acme/parts.py": CODE, "acme/registry.toml": PLUGIN},
+    )
+
+
+@pytest.mark.usefixtures("lab")
+@pytest.mark.parametrize("layout", ["timm", "transformers_vit"])
+def test_a_network_of_a_builder_has_no_names_of_parts(tmp_path, layout):
+    path = vitzoo.save(vitzoo.create("acme/mixer"), tmp_path / "mixer.safetensors")
+    with refuses(CheckpointError, layout, "acme/mixer", "builder", "vitzoo.save"):
+        convert(path, layout, tmp_path / "out.safetensors")
+    assert not (tmp_path / "out.safetensors").exists()
+
+
+@pytest.mark.usefixtures("lab")
+def test_notes_name_settings_that_differ_from_those_of_the_network(tmp_path, small):
+    spec = {**small, "class_token": False, "pool": "mean"}
+    path = vitzoo.save(vitzoo.create(spec), tmp_path / "mean.safetensors")
+    (note,) = convert(path, "acme/lab", tmp_path / "lab.safetensors").notes
+    says(note, "block.norm_eps", "1e-06", "1e-05")

@@ -43,7 +43,7 @@ from vitzoo.progress import OnProgress, by_steps, one_download, reporting
 from vitzoo.registry.choice import choose
 from vitzoo.registry.registry import Registry, registry
 from vitzoo.schema.reader import describe
-from vitzoo.schema.rows import Variant
+from vitzoo.schema.rows import Variant, built_of_parts
 from vitzoo.schema.spec import BlockSpec, PartSpec, Spec
 from vitzoo.store import obtain
 from vitzoo.store.hub_file import HubFile
@@ -186,6 +186,12 @@ def _convert(
     _check_variant(opened, skeleton)
     network = network_of(opened, skeleton)
     problem = f"{checkpoint.source} cannot be written as {to}"
+    name = _of_builder(network, zoo)
+    if name and to.partition("/")[0] != name.partition("/")[0]:  # a format of the same plugin may
+        raise CheckpointError(
+            f"{problem}: {name} has a builder of its own, and {to} names the tensors of vitzoo's "
+            f"parts; {KEEPS}"
+        )
     if network is not None and (lacking := writing.unsupported(network)):
         raise CheckpointError(
             f"{problem}: its network has {', '.join(lacking)}, which {to} does not support; "
@@ -449,6 +455,12 @@ def network_of(opened: Source, skeleton: Mapping[str, Tensor]) -> Spec | None:
     return opened.overrides.apply(spec, opened.zoo)
 
 
+def _of_builder(network: Spec | None, zoo: Registry) -> str:
+    """Return the name of a variant with a builder of a plugin, empty for vitzoo's parts."""
+    name = (network.variant if network else None) or ""
+    return "" if not name or built_of_parts(zoo.variant(name)) else name
+
+
 def _seen(skeleton: Mapping[str, Tensor]) -> Spec | None:
     """Return the network that the tensors of a file show, None if it is an unusual one."""
     kernel = skeleton.get("patch_embed.proj.weight")
@@ -550,7 +562,7 @@ def _notes(
     """Return notes on tensors left out and on settings that the two formats assume differently."""
     (before, reading), (to, writing) = one, other
     checkpoint = opened.checkpoint
-    own = _flat({"block": network.block.to_data()}) if network and opened.spec else {}
+    own = _settings(network) if network and opened.spec else {}
     found = opened.overrides
     source = own | _flat(found.default) | _flat(found.stated)
     target = own | _flat(writing.overrides({}, written))
@@ -562,6 +574,12 @@ def _notes(
         if old != new:
             notes.append(f"{key} is {old} for {before}, {new} for {to}{_argument(key, old)}")
     return tuple(notes)
+
+
+def _settings(network: Spec) -> dict[str, Any]:
+    """Return the settings of a network: those of the block by `block.option`."""
+    data = network.to_data()
+    return {**data, **_flat({"block": data["block"]})}
 
 
 def _argument(key: str, value: Any) -> str:
