@@ -113,6 +113,26 @@ def test_the_index_of_no_installed_format_is_named(folder, small):
     assert "pass one of" not in str(caught.value)
 
 
+def test_without_an_index_those_of_plugins_are_named(folder, small):
+    (folder / "acme.json").unlink()
+    with refuses(CheckpointError, folder, "part-1.safetensors", "acme.json"):
+        vitzoo.create(small, weights=folder)
+
+
+def test_one_shard_of_several_is_no_network(folder, small):
+    for shard in sorted(set(table(folder)["tensors"].values()))[1:]:
+        (folder / shard).unlink()
+    with refuses(CheckpointError, folder / "acme.json", "part-2.safetensors", "no such file"):
+        vitzoo.create(small, weights=folder)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"tensors": {}}', '{"tensors": 1}'])
+def test_a_broken_index_is_named(folder, small, text):
+    (folder / "acme.json").write_text(text)
+    with refuses(CheckpointError, folder / "acme.json"):
+        vitzoo.create(small, weights=folder)
+
+
 @pytest.mark.parametrize("shard", ["../x.safetensors", "/x.safetensors", "a/b.safetensors", 1, "x"])
 def test_a_shard_elsewhere_is_refused(folder, small, shard):
     (folder.parent / "x.safetensors").write_bytes((folder / "part-1.safetensors").read_bytes())
@@ -155,7 +175,6 @@ def test_a_hostile_index_is_refused(folder, small):
     with refuses(CheckpointError, "acme.json", "expected tensors"):
         vitzoo.create(small, weights=folder)
     os.truncate(folder / "acme.json", MAX_INDEX + 1)
-    with refuses(CheckpointError, "acme.json", MAX_INDEX + 1):
-        vitzoo.create(small, weights=folder / "acme.json")
-    with refuses(CheckpointError, folder, "expected"):
-        vitzoo.create(small, weights=folder)
+    for weights in (folder / "acme.json", folder):
+        with refuses(CheckpointError, "acme.json", MAX_INDEX + 1):
+            vitzoo.create(small, weights=weights)

@@ -140,8 +140,8 @@ def weights_in(folder: Path, known: Callable[[], Collection[str]] = tuple) -> Pa
 
     Args:
         folder: a path.
-        known: returns names of further indexes. It is called if there are several weights files and
-            no index, but another JSON file that names them.
+        known: returns names of further indexes. It is called if there is no index, and several
+            weights files, or one with a number.
 
     Raises:
         CheckpointError: the folder has no such file, or several.
@@ -155,8 +155,12 @@ def weights_in(folder: Path, known: Callable[[], Collection[str]] = tuple) -> Pa
     }
     whole = {file if file in names else index for index, file in of_index.items()}
     found = sorted(whole) or [name for name in names if name.endswith((SAFETENSORS, NPZ))]
-    others = [] if whole or len(found) == 1 else _naming(folder, names, found)
-    found = sorted(set(others).intersection(known() if others else ())) or found
+    shards = not whole and (len(found) > 1 or (len(found) == 1 and _numbered(found[0])))
+    others = _naming(folder, names, found) if shards else []
+    indexes = known() if others or (shards and len(found) > 1) else ()
+    stated = sorted(set(others or names).intersection(indexes))
+    if stated and (others or _apart(folder, found)):
+        found = stated
     if len(found) == 1:
         return folder / found[0]
     if not found:
@@ -166,16 +170,22 @@ def weights_in(folder: Path, known: Callable[[], Collection[str]] = tuple) -> Pa
             f"{NPZ}{instead}"
         )
         raise error if instead else error.of(WithoutWeights(folder, names))
-    raise CheckpointError(f"{folder} has {_several(folder, found, others)}")
+    raise CheckpointError(f"{folder} has {_several(folder, found, others, indexes)}")
 
 
-def _several(folder: Path, found: list[str], others: list[str]) -> str:
+def _numbered(name: str) -> bool:
+    """Tell whether a file may be one of several: its name has a number."""
+    return any(one.isdecimal() for one in name)
+
+
+def _several(folder: Path, found: list[str], others: list[str], indexes: Collection[str]) -> str:
     """Return what a folder has, and the fix: several indexes or networks, or several shards.
 
     Args:
         folder: the folder.
         found: names of the files of which one is expected.
         others: JSON files that name weights files.
+        indexes: names of further indexes that are known.
     """
     if others and not set(others).intersection(found):
         return (
@@ -186,9 +196,9 @@ def _several(folder: Path, found: list[str], others: list[str]) -> str:
     if _apart(folder, found):
         return (
             f"{len(found)} safetensors files without a common tensor, as shards of one network: "
-            f"{listed(found)}; expected their index NAME{INDEX}, which names the file of each "
-            "tensor; get it from where the files are from, or pass the path of a file that has a "
-            "whole network"
+            f"{listed(found)}; expected their index {' or '.join([f'NAME{INDEX}', *indexes])}, "
+            "which names the file of each tensor; get it from where the files are from, or pass "
+            "the path of a file that has a whole network"
         )
     return f"several weights files; pass one of: {listed(found)}"
 

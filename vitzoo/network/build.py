@@ -63,8 +63,8 @@ def build(spec: Spec, ready: Mapping[str, Any] | None = None, *, part: Lookup) -
     for field in ("embed_dim", "depth", "num_heads", "mlp_dim"):
         if not getattr(spec, field):
             raise InvalidOption(
-                f"{field} must be given as a positive whole number, or taken from a registered "
-                "variant: {'variant': 'vit_b16', ...}"
+                f"{field} must be given as a positive whole number, be in config.json, or be taken "
+                "from a registered variant: {'variant': 'vit_b16', ...}"
             )
     if spec.options:
         name = spec.options[0][0]
@@ -146,7 +146,8 @@ def make_dynamic(model: Any) -> None:
         if own is None:
             raise InvalidOption(
                 f"dynamic = True: {type(model).__name__} is built by a plugin, which does not say "
-                "that one network takes images of several sizes; pass dynamic=False"
+                "that one network takes images of several sizes; pass dynamic=False (an author "
+                "says so with foreign.make_dynamic, see vitzoo.parts.WeightsAdapter)"
             )
         own(model)
         model.dynamic = True

@@ -96,7 +96,10 @@ def read_manifest(
         IncompatibleManifest: the file needs a newer vitzoo.
     """
     if data is None and (data := read_regular(path, limit, RegistryError)) is None:
-        raise RegistryError(f"{path}: cannot be read: No such file or directory")
+        raise RegistryError(
+            f"{path}: cannot be read: No such file or directory; pass the path of a TOML file, "
+            "such as acme_vit/registry.toml"
+        )
     try:
         table = loads(data) if installed else strict_toml(data)
     except ValueError as error:

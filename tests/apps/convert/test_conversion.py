@@ -759,6 +759,14 @@ def test_a_network_of_a_builder_has_no_names_of_parts(tmp_path, layout):
 
 
 @pytest.mark.usefixtures("lab")
+def test_a_format_of_the_same_plugin_is_asked_for_names_alone(tmp_path):
+    path = vitzoo.save(vitzoo.create("acme/mixer"), tmp_path / "mixer.safetensors")
+    with refuses(CheckpointError, "acme/lab", "no place", "patches.weight") as caught:
+        convert(path, "acme/lab", tmp_path / "out.safetensors")
+    assert "class_token" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("lab")
 def test_notes_name_settings_that_differ_from_those_of_the_network(tmp_path, small):
     spec = {**small, "class_token": False, "pool": "mean"}
     path = vitzoo.save(vitzoo.create(spec), tmp_path / "mean.safetensors")

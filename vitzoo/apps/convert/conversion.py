@@ -186,16 +186,16 @@ def _convert(
     _check_variant(opened, skeleton)
     network = network_of(opened, skeleton)
     problem = f"{checkpoint.source} cannot be written as {to}"
-    name = _of_builder(network, zoo)
-    if name and to.partition("/")[0] != name.partition("/")[0]:  # a format of the same plugin may
-        raise CheckpointError(
-            f"{problem}: {name} has a builder of its own, and {to} names the tensors of vitzoo's "
-            f"parts; {KEEPS}"
-        )
-    if network is not None and (lacking := writing.unsupported(network)):
+    if name := _of_builder(network, zoo):
+        if to.partition("/")[0] != name.partition("/")[0]:  # a format of the same plugin may
+            raise CheckpointError(
+                f"{problem}: {name} has a builder of its own, and {to} names the tensors of "
+                f"vitzoo's parts; {KEEPS}"
+            )
+    elif network is not None and (lacking := writing.unsupported(network)):
         raise CheckpointError(
             f"{problem}: its network has {', '.join(lacking)}, which {to} does not support; "
-            f"{KEEPS if opened.spec else GUESSED}"
+            f"{KEEPS if opened.spec or checkpoint.stated.config else GUESSED}"
         )
     planned = _from_model(writing, skeleton, problem)
     files = folder.divided({key: t.nbytes for key, t in planned.items()}) if folder else {}
