@@ -64,6 +64,10 @@ if TYPE_CHECKING:
         Predictions as Predictions,
     )
     from vitzoo.apps.predict.predictor import Predictor as Predictor
+    from vitzoo.apps.probe.labelled import (
+        LabelledImages as LabelledImages,
+        read_labelled as read_labelled,
+    )
     from vitzoo.apps.probe.probe import Probe as Probe, probe as probe
     from vitzoo.apps.publish.link import (
         Linked as Linked,
@@ -137,6 +141,7 @@ _NAMES = {
     "apps.predict.predict": "predict",
     "apps.predict.prediction": "Prediction Predictions",
     "apps.predict.predictor": "Predictor",
+    "apps.probe.labelled": "LabelledImages read_labelled",
     "apps.probe.probe": "Probe probe",
     "apps.publish.link": "Linked link timm_overlay",
     "apps.publish.push": "Pushed push",

@@ -92,6 +92,22 @@ def test_folders_of_splits(files, folder, part):
     ]
 
 
+def test_a_folder_of_training_images_alone(files):
+    found = read_labelled(files("train/a/1.png", "train/b/1.png"))
+    assert short(found) == [("train/a/1.png", "a", "train"), ("train/b/1.png", "b", "train")]
+
+
+def test_the_bytes_of_images(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"1")
+    assert [LabelledImage("x", one, "a").read() for one in (tmp_path / "a.png", b"2")] == [
+        b"1",
+        b"2",
+    ]
+    assert LabelledImage("x", lambda: b"3", "a").read() == b"3"
+    with refuses(ImageError, "b.png"):
+        LabelledImage("x", tmp_path / "b.png", "a").read()
+
+
 def test_a_class_may_be_called_train(files):
     found = read_labelled(files("train/1.png", "car/1.png"))
     assert found.classes == ("car", "train")
@@ -99,16 +115,13 @@ def test_a_class_may_be_called_train(files):
 
 
 def test_wrong_folders(files, tmp_path):
-    data = files("train/a/1.png", "train/b/1.png")
-    with refuses(InvalidOption, data, "train/", "test or val"):
-        read_labelled(data)
-    data = files("test/a/1.png", "test/b/x.txt")
+    data = files("train/a/1.png", "test/a/1.png", "test/b/x.txt")
     with refuses(InvalidOption, data / "test" / "b", "no images", ".png", "remove"):
         read_labelled(data)
     with refuses(InvalidOption, data / "test" / "a", "no folders"):
         read_labelled(data / "test" / "a")
     with refuses(InvalidOption, data, "'label'", "CSV"):
-        read_labelled(data, label="label")
+        read_labelled(data, label_column="label")
     with refuses(InvalidOption, tmp_path / "none", ".csv"):
         read_labelled(tmp_path / "none")
     with refuses(InvalidOption, "none.csv"):
@@ -132,15 +145,15 @@ def test_a_csv_file(table, tmp_path):
 
 def test_columns_by_name_and_tabs(table):
     data = table("split\tfile_name\tkind\tset\nx\ta.png\t10\tVal\ny\tb.png\t9\t train \n", "d.tsv")
-    found = read_labelled(data, label="kind", split="set")
+    found = read_labelled(data, label_column="kind", split_column="set")
     assert short(found) == [("a.png", "10", "validation"), ("b.png", "9", "train")]
     assert found.classes == ("9", "10")  # by number
     with refuses(InvalidOption, data, "2 of 2 rows", "split", "train", "row 1"):
-        read_labelled(data, label="kind")
+        read_labelled(data, label_column="kind")
     with refuses(InvalidOption, data, "'label' or 'class'", "kind", "--label-column"):
         read_labelled(data)
     with refuses(InvalidOption, data, "'kinds'", "did you mean 'kind'"):
-        read_labelled(data, label="kinds")
+        read_labelled(data, label_column="kinds")
     with refuses(InvalidOption, "'path'", "image_column="):
         read_labelled(table("label\n1\n"))
     with refuses(InvalidOption, "2 columns 'label'"):

@@ -508,6 +508,9 @@ def test_equal_bytes_in_training_and_test_are_counted(scans, untrained, kept, tm
     code, _, err = run("probe", untrained, folder, "--embeddings", kept)
     assert code == 0
     says(err, "3 of 63 test images", "same bytes", "training image")
+    names = [str(p.relative_to(folder)) for p in (known[0], folder / "test/3/new0.png")]
+    assert [{*group} for group in found.conflicts] == [{*names, "test/4/wrong.png"}]
+    says(err, "different classes 1 times", "test/4/wrong.png")
 
 
 def write_csv(path, rows):
@@ -564,11 +567,10 @@ def test_classes_with_too_few_images(some, untrained, kept, tmp_path, computed):
         vitzoo.probe(untrained, some)
     rows = [("path", "label", "split")]
     rows += [(p, p.parent.name, "train") for p in some.glob("*/*.png")]
+    rows.append((rows[1][0], "0", "test"))
     with refuses(InvalidOption, "at least 2 training images", "'4' has 1", "add"):
         vitzoo.probe(untrained, write_csv(tmp_path / "a.csv", rows))
     rows = [row for row in rows if row[1] != "4"]
-    with refuses(InvalidOption, "no test images"):
-        vitzoo.probe(untrained, write_csv(tmp_path / "b.csv", rows))
     rows.append((rows[1][0], "new", "test"))
     with refuses(InvalidOption, "'new' has 0"):
         vitzoo.probe(untrained, write_csv(tmp_path / "c.csv", rows))

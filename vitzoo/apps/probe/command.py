@@ -123,7 +123,7 @@ def probe_command(
 
 def _explain(found: Probe) -> None:
     """Say which images the scores are from."""
-    drawn = "drawn at random" if found.random_split else "as the data says"
+    drawn = "drawn by hash" if found.random_split else "as the data says"
     say(
         f"{len(found.train)} training and {len(found.test)} test images of {len(found.classes)} "
         f"classes, {drawn}; network on {found.device}"

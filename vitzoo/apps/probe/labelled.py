@@ -16,8 +16,11 @@ from typing import Any
 from vitzoo.apps.embed.parquet_helper import Column
 from vitzoo.apps.embed.parquet_reader import parquet_file
 from vitzoo.apps.embed.parquet_rows import read_batches, read_cell
+from vitzoo.apps.probe.division import Division, divide
 from vitzoo.errors import ImageError, InvalidOption, did_you_mean, printable
+from vitzoo.images.decode import read_bytes
 from vitzoo.images.find import LeftOut, images_in, is_hidden
+from vitzoo.keywords import check_keywords, check_types
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.registry.label_sets import distinct
 from vitzoo.schema.reader import describe
@@ -54,6 +57,12 @@ class LabelledImage:
     label: str
     part: str = ""
 
+    def read(self) -> bytes:
+        """Return the bytes of the image file; raise ImageError if it cannot be read."""
+        if isinstance(self.image, Path):
+            return read_bytes(self.image)
+        return self.image() if callable(self.image) else self.image
+
 
 @dataclass(frozen=True)
 class LabelledImages:
@@ -66,35 +75,57 @@ class LabelledImages:
     classes: tuple[str, ...]
     left_out: Mapping[str, int] = field(default_factory=dict)
 
+    def divide(self, sha256: Sequence[str], *, share: float = 0.2, seed: int = 0) -> Division:
+        """Return which images train, which choose, and which test.
 
+        The parts of the data stay. If it has no validation images, a share of the training images
+        of each class becomes these, chosen by their hashes and the seed. Equal bytes are on one
+        side. A class with one image trains.
+
+        Args:
+            sha256: of the bytes of each image; empty for images that cannot be read.
+            share: of the training images.
+            seed: of the choice.
+        """
+        labels, parts = [one.label for one in self.images], [one.part for one in self.images]
+        return divide(labels, parts, sha256, share, seed)
+
+
+@check_keywords()
 def read_labelled(
-    data: Path, *, image: str | None = None, label: str | None = None, split: str | None = None
+    data: str | os.PathLike[str],
+    *,
+    image_column: str | None = None,
+    label_column: str | None = None,
+    split_column: str | None = None,
 ) -> LabelledImages:
     """Find the images of a data set and their classes; no image is opened.
 
-    A folder has one folder for each class, or `train` and `test` (or `val`) with these. A CSV file
+    A folder has one folder for each class, or `train`, `val` and `test` with these. A CSV file
     (a TSV file with tabs) has a line of column names; a path is relative to the file's folder. The
     column of images in a Parquet file has paths, bytes, or structs with `bytes` and `path`.
 
     Args:
         data: the folder, or a `.csv`, `.tsv` or `.parquet` file.
-        image, label, split: names of the columns. None: the first of `path`, `image`, `file_name`
-            and `file`; of `label` and `class`; and `split`, if there is one.
+        image_column, label_column, split_column: names of the columns of a file. None: the first of
+            `path`, `image`, `file_name` and `file`; of `label` and `class`; and `split`, if there
+            is one.
 
     Raises:
         InvalidOption: there is no such data or column, or an image has no class.
         MissingDependency: pyarrow is needed.
     """
-    check_data(data)
-    if not os.path.isdir(data):  # noqa: PTH112  # never raises
-        read = _parquet if data.suffix.lower() == PARQUET else _csv
-        return read(data, (image, label, split))
-    if named := [name for name in (image, label, split) if name is not None]:
+    check_types("read_labelled", data=(data, "text or a path"))
+    path, columns = Path(data), (image_column, label_column, split_column)
+    check_data(path)
+    if not os.path.isdir(path):  # noqa: PTH112  # never raises
+        return (_parquet if path.suffix.lower() == PARQUET else _csv)(path, columns)
+    if named := [name for name in columns if name is not None]:
         raise InvalidOption(
-            f"{data} is a folder, which has no column {named[0]!r}; leave the names of columns "
+            f"{path} is a folder, which has no column {named[0]!r}; leave the names of columns "
             "out, or name a CSV or Parquet file"
         )
-    return _folder(data)
+    return _folder(path)
 
 
 def check_data(data: Path) -> None:
@@ -122,12 +153,8 @@ def _parts(data: Path) -> dict[str, Path]:
     for part, names in PARTS.items():
         folders = [data / name for name in names if (data / name).is_dir()]
         found |= {part: folders[0]} if folders else {}
-    if list(found) == ["train"] and len(_folders(data)) == 1:
-        raise InvalidOption(
-            f"{data} has {found['train'].name}/ but no folder test or val; add one, or pass "
-            f"{found['train']}, which is then split"
-        )
-    return found if "train" in found and len(found) > 1 else {"": data}
+    alone = "train" in found and len(_folders(data)) == 1 and bool(_folders(found["train"]))
+    return found if "train" in found and (len(found) > 1 or alone) else {"": data}
 
 
 def _folders(path: Path) -> list[Path]:

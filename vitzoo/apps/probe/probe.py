@@ -6,7 +6,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +24,8 @@ from vitzoo.apps.probe.classifiers import (
     Score,
     knn,
     logistic,
-    split,
 )
+from vitzoo.apps.probe.division import Division
 from vitzoo.apps.probe.embeddings import Embedded, EmbeddingCache, embed_images
 from vitzoo.apps.probe.labelled import LabelledImage, read_labelled
 from vitzoo.checkpoint.description import Trunk
@@ -76,7 +76,7 @@ class Probe:
         classes: class names, in the order of the logits.
         train, test: names of the training and test images: paths, or numbers of rows.
         true: (m,) the class of each test image.
-        random_split: whether the test images were drawn at random from the data.
+        random_split: whether the test images were drawn from the data, by hash.
         knn: the scores of k-NN by k.
         logistic: the score of logistic regression.
         classifier: the linear layer of logistic regression.
@@ -84,6 +84,7 @@ class Probe:
         unreadable: (name, error) of the images that cannot be read. They are in no score.
         duplicates: number of test images whose bytes are those of a training image.
         unused: number of validation images, which are not used if there are test images.
+        conflicts: names of images with the same bytes and different classes, as groups.
         left_out: number of the other files in the folders of classes by ending, such as `.heic`.
             Hidden files are not counted.
         device: on which the network computes, such as `cuda:0 (NVIDIA H200)`.
@@ -104,6 +105,7 @@ class Probe:
     duplicates: int
     unused: int
     _to_save: ToSave | str
+    conflicts: tuple[tuple[str, ...], ...] = ()
     left_out: Mapping[str, int] = field(default_factory=dict)
     device: str = ""
 
@@ -127,7 +129,15 @@ class Probe:
             "training image"
         )
         unfinished = "logistic regression did not converge; its accuracy may be too low"
-        notes = {doubled: self.duplicates, unfinished: not self.classifier.converged}
+        several = (
+            f"the same bytes have different classes {len(self.conflicts):,} times, first in "
+            f"{' and '.join(self.conflicts[0]) if self.conflicts else ''}"
+        )
+        notes = {
+            doubled: self.duplicates,
+            several: self.conflicts,
+            unfinished: not self.classifier.converged,
+        }
         return tuple(note for note, holds in notes.items() if holds)
 
     @property
@@ -200,6 +210,7 @@ class Probe:
             "test": len(self.test),
             "random_split": self.random_split,
             "duplicates": self.duplicates,
+            "conflicts": [list(names) for names in self.conflicts],
             "unused": self.unused,
             "left_out": dict(self.left_out),
             "unreadable": [{"image": name, "error": error} for name, error in self.unreadable],
@@ -270,10 +281,12 @@ def probe(
     check_types("probe", embeddings=(embeddings, "text or a path or None"))
     _check(test_share, seed)
     source = Path(data)
-    columns = {"image": image_column, "label": label_column, "split": split_column}
-    labelled = read_labelled(source, **columns)
-    images, unused = _used(labelled.images)
-    _parts(images, labelled.classes, source, test_share, seed)  # raises before any computation
+    every_image = read_labelled(
+        source, image_column=image_column, label_column=label_column, split_column=split_column
+    )
+    images, unused = _used(every_image.images)
+    labelled = replace(every_image, images=images)
+    _check_counts(images, labelled.classes, source)  # raises before any computation
     # This step takes longest. Embeddings of an earlier run are read instead.
     dtype = None if is_model(model) else torch.float32
     predictor = Predictor(model, weights=weights, outputs=(POOLED,), dtype=dtype, device=device)
@@ -281,8 +294,11 @@ def probe(
         every = _embedded(predictor, images, embeddings, report)
     pairs = list(zip(images, every, strict=True))
     readable = [image for image, one in pairs if not one.error]
-    # Unreadable images are left out, so the images are divided again.
-    train, test = _parts(readable, labelled.classes, source, test_share, seed)
+    _check_counts(readable, labelled.classes, source)
+    # Unreadable images are left out, so indices count the readable ones.
+    hashes = [one.sha256 for one in every if not one.error]
+    parts = replace(labelled, images=readable).divide(hashes, share=test_share, seed=seed)
+    train, test = _fitted_and_tested(parts, source)
     features = _features([one.vector for one in every if one.vector is not None], predictor)
     places = {name: i for i, name in enumerate(labelled.classes)}
     true = np.array([places[image.label] for image in readable], dtype=np.int64)
@@ -292,7 +308,6 @@ def probe(
     count = len(places)
     possible = [k for k in NEIGHBOURS if k <= len(train)]
     nearest = knn(features[train], true[train], features[test], possible, count)
-    hashes = [one.sha256 for one in every if not one.error]
     trained_on = {hashes[i] for i in train}
     return Probe(
         model=_name(model, predictor.model),
@@ -301,7 +316,7 @@ def probe(
         train=tuple(readable[i].name for i in train),
         test=tuple(readable[i].name for i in test),
         true=true[test],
-        random_split=not any(image.part for image in images),
+        random_split=parts.drawn and not parts.test,
         knn={k: Score.of(f"k-NN, k={k}", p, true[test], count) for k, p in nearest.items()},
         logistic=Score.of("logistic regression", logits.argmax(axis=1), true[test], count),
         classifier=classifier,
@@ -309,6 +324,7 @@ def probe(
         unreadable=tuple((image.name, one.error) for image, one in pairs if one.error),
         duplicates=sum(hashes[i] in trained_on for i in test),
         unused=unused,
+        conflicts=tuple(tuple(readable[i].name for i in same) for same in parts.conflicts),
         left_out=labelled.left_out,
         device=label(predictor.device),
         _to_save=_to_save(model, weights, predictor, count),
@@ -337,26 +353,16 @@ def _used(images: Sequence[LabelledImage]) -> tuple[list[LabelledImage], int]:
     return list(images), 0
 
 
-def _parts(
-    images: Sequence[LabelledImage],
-    classes: Sequence[str],
-    data: Path,
-    share: float,
-    seed: int,
-) -> tuple[Ints, Ints]:
-    """Return the indices of training and test images.
-
-    Raises:
-        InvalidOption: there are fewer than two classes, or too few images of a class.
-    """
+def _check_counts(images: Sequence[LabelledImage], classes: Sequence[str], data: Path) -> None:
+    """Raise InvalidOption for fewer than two classes, or too few images of a class."""
     if len(classes) < 2:
         found = "one class" if classes else "no classes"
         raise InvalidOption(
             f"{data} has {found}, {', '.join(classes) or 'no rows'}; expected at least two classes"
         )
-    given = any(image.part for image in images)
-    fitted = [image.part == "train" for image in images] if given else [True] * len(images)
-    counts = Counter(image.label for image, one in zip(images, fitted, strict=True) if one)
+    fitted = [image for image in images if image.part in ("", "train")]
+    counts = Counter(image.label for image in fitted)
+    given = len(fitted) < len(images)
     least = LEAST_TRAINED if given else LEAST_TRAINED + 1
     few = [f"{name!r} has {counts[name]}" for name in classes if counts[name] < least]
     if few:
@@ -366,13 +372,15 @@ def _parts(
             f"{data}: each class needs at least {least} {kind} that can be read; "
             f"{', '.join(few[:MOST_NAMED])}{more}; add images, or remove these classes"
         )
-    if not given:
-        indices = {name: i for i, name in enumerate(classes)}
-        return split(np.array([indices[image.label] for image in images]), share, seed)
-    trained = np.array(fitted)
-    if trained.all():
-        raise InvalidOption(f"{data} has no test images that can be read; add some")
-    return np.flatnonzero(trained), np.flatnonzero(~trained)
+
+
+def _fitted_and_tested(parts: Division, data: Path) -> tuple[Ints, Ints]:
+    """Return the indices of training and test images; without test images, of validation."""
+    drawn = parts.validation if parts.drawn and parts.test else ()
+    test = parts.test or parts.validation
+    if not test:
+        raise InvalidOption(f"{data} has no test images that differ from each other; add some")
+    return np.array(sorted((*parts.train, *drawn))), np.array(test)
 
 
 def _embedded(
