@@ -109,7 +109,7 @@ def test_help_names_the_commands_of_plugins_and_imports_nothing(run, install):
     ("typed", "offered"),
     [
         ("att", ["attend"]),
-        ("f", ["family", "fetch"]),
+        ("f", ["family", "fetch", "finetune"]),
         ("pre", ["predict"]),
         ("--no-p", ["--no-plugins"]),
         ("fau", []),
@@ -132,7 +132,7 @@ def test_a_shell_offers_the_commands_of_plugins_and_imports_nothing(
 
 
 def test_help_without_such_plugins_has_no_such_section(run, monkeypatch):
-    monkeypatch.setenv("VITZOO_DISABLE_PLUGINS", "site")
+    monkeypatch.setenv("VITZOO_DISABLE_PLUGINS", "site,finetune")
     assert "Commands of plugins" not in run("--help")[1]
 
 
@@ -193,7 +193,7 @@ def test_a_plugin_may_have_a_command_that_people_try(run, install):
 
 
 def test_a_command_of_vitzoo_takes_precedence(run, install, monkeypatch):
-    monkeypatch.setenv("VITZOO_DISABLE_PLUGINS", "site")
+    monkeypatch.setenv("VITZOO_DISABLE_PLUGINS", "site,finetune")
     install("acme-vit", f"{GROUP}list = acme.command:attend", UNTOUCHABLE)
     assert run("list", "-q", "vit_b16")[:2] == (0, "vit_b16\n")
     assert "Commands of plugins" not in run("--help")[1]
@@ -285,7 +285,7 @@ def test_plugins_lists_commands(run, install):
     root = install("acme-vit", POINTS, UNTOUCHABLE | {"acme/command.py": ""})
     found = rows(run)
     of_commands = [name for name in found if " " in name]
-    assert of_commands == ["vitzoo attend", "vitzoo family", "vitzoo site"]
+    assert of_commands == ["vitzoo attend", "vitzoo family", "vitzoo finetune", "vitzoo site"]
     assert found["vitzoo attend"] == dict.fromkeys(("variants", "parts", "formats")) | {
         "namespace": "vitzoo attend", "state": "lazy", "distribution": "acme-vit", "version": "1.0",
         "entry_point": "acme.command:attend", "location": f"{root}/acme/command.py",

@@ -91,6 +91,10 @@ def calls(net, scans, tmp_path):
         "predict": (["predict", "vit_digits", digit], OK),
         "embed": (["embed", "vit_digits", digit, "--out", str(tmp_path / "vectors")], OK),
         "probe": (["probe", "vit_digits", str(scans)], OK),
+        "finetune": (
+            ["finetune", "vit_digits", str(scans), "--out", str(tmp_path / "run"), "--epochs", "1"],
+            OK,
+        ),
         "fetch": (["fetch", "faulty/net"], OFFLINE),
         "fetch, pinned": (["fetch", "vit_b16"], OFFLINE),
         "fetch, address": (["fetch", UNPINNED], OFFLINE),

@@ -26,7 +26,10 @@ FIRST_PARTY = {  # namespaces that only these distributions may use
     **dict.fromkeys(("sbb", "rope_vit"), "vitzoo-sbb"),
     "timm": "vitzoo-timm",
 }
-FIRST_PARTY_COMMANDS = {"site": "vitzoo-site"}  # commands that only these distributions may have
+FIRST_PARTY_COMMANDS = {  # commands that only these distributions may have
+    "finetune": "vitzoo-finetune",
+    "site": "vitzoo-site",
+}
 
 State = Literal[
     "core", "loaded", "lazy", "failed", "disabled", "incompatible", "broken", "conflict"

@@ -1,0 +1,190 @@
+"""Whole runs on scikit-learn's digits: the same bytes, also after kills; what a run leaves."""
+
+import csv
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import vitzoo
+from helpers import refuses, says
+from tables import cases
+from vitzoo.errors import InvalidOption
+
+pytestmark = pytest.mark.slow
+
+KILLED = """
+import os, signal, sys
+import vitzoo_finetune
+from vitzoo_finetune.training import Training
+step, left = Training.training_step, int(sys.argv[3])
+def count(self, batch, batch_idx):
+    global left
+    left -= 1
+    if left < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return step(self, batch, batch_idx)
+Training.training_step = count
+vitzoo_finetune.finetune("vit_digits", sys.argv[1], sys.argv[2], **eval(sys.argv[4]))
+"""
+SHORT = {"epochs": 3, "batch_size": 30, "drop_path": 0.2, "save_every": 2, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def paper(tmp_path_factory):
+    """Digits in dark ink on white paper, as class folders with a test part."""
+    from sklearn.datasets import load_digits
+
+    digits, folder = load_digits(), tmp_path_factory.mktemp("data") / "paper"
+    for i in range(160):
+        part = folder / ("test" if i % 5 == 0 else "train") / f"digit {digits.target[i]}"
+        part.mkdir(parents=True, exist_ok=True)
+        ink = (255 - digits.images[i] * 255 / 16).round().astype(np.uint8)
+        Image.fromarray(ink).save(part / f"{i}.png")
+    return folder
+
+
+def train(paper, out, **options):
+    from vitzoo_finetune import finetune
+
+    return finetune("vit_digits", paper, out, **SHORT | options)
+
+
+@pytest.fixture(scope="module")
+def whole(paper, tmp_path_factory):
+    """A run without a kill."""
+    return train(paper, tmp_path_factory.mktemp("runs") / "whole")
+
+
+def names(folder):
+    return {path.name for path in folder.iterdir()}
+
+
+def written(folder):
+    """Return what must be equal: the weights, the numbers without times, and the settings."""
+    with (folder / "metrics.csv").open() as file:
+        lines = [{k: v for k, v in one.items() if k != "seconds"} for one in csv.DictReader(file)]
+    return (folder / "model.safetensors").read_bytes(), lines, (folder / "run.toml").read_text()
+
+
+def test_the_same_call_gives_the_same_bytes_and_draws_nothing_of_the_caller(paper, whole, tmp_path):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    train(paper, tmp_path / "again", workers=2)
+    assert torch.equal(torch.rand(3), expected)
+    assert written(tmp_path / "again") == written(whole.out)
+
+
+@cases("step", [1, 5, 8])  # before the first checkpoint, in mid epoch, in the last step
+def test_a_killed_run_continues(paper, whole, tmp_path, step):
+    arguments = [paper, tmp_path / "run", step, SHORT]
+    done = subprocess.run([sys.executable, "-c", KILLED, *map(str, arguments)], timeout=120)
+    assert done.returncode == -signal.SIGKILL
+    assert not (tmp_path / "run" / "run.toml").exists()
+    train(paper, tmp_path / "run")
+    assert written(tmp_path / "run") == written(whole.out)
+    assert names(tmp_path / "run") == names(whole.out)
+
+
+def test_the_folder_is_a_network_with_labels(paper, whole):
+    model = vitzoo.create(f"{whole.out}/")
+    assert model.labels == whole.classes == tuple(f"digit {i}" for i in range(10))
+    assert model.preprocessing == vitzoo.transform("vit_digits").preprocessing
+    files = sorted(paper.glob("test/*/*.png"))
+    found = [one.classes[0][1] for one in vitzoo.predict(model, files, top=1)]
+    right = sum(name == file.parent.name for name, file in zip(found, files, strict=True))
+    assert whole.test_accuracy == right / len(files)
+
+
+def test_what_a_run_leaves(paper, whole):
+    figures = {"confusion.png", "curves.png", "mistakes.png"}
+    assert names(whole.out) == figures | {"metrics.csv", "model.safetensors", "run.toml"}
+    text = (whole.out / "run.toml").read_text()
+    assert str(paper) not in text
+    table = tomllib.loads(text)
+    assert table["data"]["train"] + table["data"]["validation"] == 128
+    assert table["data"]["test"] == 32
+    base = vitzoo.create("vit_digits", pretrained=True)
+    assert table["source"]["sha256"] == base.load_report.sha256
+    _, lines, _ = written(whole.out)
+    best = max(lines, key=lambda line: float(line["val_accuracy"]))
+    assert whole.best_epoch == int(best["epoch"])
+    assert whole.val_accuracy == float(best["val_accuracy"])
+
+
+def test_run_toml_repeats_the_run(paper, whole, tmp_path):
+    from vitzoo_finetune import finetune
+
+    finetune("vit_digits", paper, tmp_path / "again", run=whole.out / "run.toml", progress=False)
+    assert written(tmp_path / "again") == written(whole.out)
+
+
+def test_a_finished_run_is_not_repeated_and_others_are_refused(paper, whole, tmp_path):
+    before = written(whole.out)
+    assert train(paper, whole.out) == whole
+    with refuses(InvalidOption, whole.out, "epochs", "--force"):
+        train(paper, whole.out, epochs=4)
+    assert written(whole.out) == before
+    (tmp_path / "notes.txt").write_text("mine")
+    with refuses(InvalidOption, tmp_path, "notes.txt", "new folder"):
+        train(paper, tmp_path, force=True)
+    with refuses(InvalidOption, "batch_size is 30", "multiple", "(4)", "batch_size=28"):
+        train(paper, tmp_path / "x", accumulate=4)
+
+
+@cases("method", ["head", "last:1"])
+def test_frozen_layers_stay_as_they_are(paper, tmp_path, method):
+    train(paper, tmp_path / "run", method=method, epochs=1)
+    made = vitzoo.create(tmp_path / "run" / "model.safetensors").state_dict()
+    base = vitzoo.create("vit_digits", pretrained=True, num_classes=10).state_dict()
+    changed = {name.rpartition(".")[0] for name in made if not torch.equal(made[name], base[name])}
+    expected = {"head"} if method == "head" else {"head", "norm"}
+    blocks = {name.split(".")[1] for name in changed if name.startswith("blocks.")}
+    assert blocks == (set() if method == "head" else {"3"})
+    assert {name for name in changed if not name.startswith("blocks.")} <= expected
+
+
+def test_lora_writes_merged_weights_and_the_adapter(paper, tmp_path):
+    train(paper, tmp_path / "run", method="lora", epochs=2)
+    merged = vitzoo.create(tmp_path / "run" / "model.safetensors").eval()
+    adapted = vitzoo.create("vit_digits", adapter=tmp_path / "run" / "adapter").eval()
+    images = torch.rand(2, 1, 28, 28)
+    with torch.no_grad():
+        torch.testing.assert_close(merged(images), adapted(images), rtol=0, atol=1e-5)
+    assert merged.labels == adapted.labels
+
+
+def test_too_little_memory_names_the_batch_and_a_fix(paper, tmp_path, monkeypatch):
+    from vitzoo_finetune.training import Training
+
+    def fail(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(Training, "training_step", fail)
+    with refuses(InvalidOption, "batch_size 30", "--accumulate 2", "--grad-checkpointing"):
+        train(paper, tmp_path / "run")
+
+
+def test_patience_ends_a_run(paper, tmp_path):
+    train(paper, tmp_path / "run", epochs=30, patience=1, lr=1e-9)
+    assert len(written(tmp_path / "run")[1]) == 2
+
+
+def test_the_command(paper, tmp_path, run):
+    (paper / "train" / "digit 1" / "broken.png").write_bytes(b"x")
+    out = tmp_path / "flowers"
+    code, stdout, err = run("finetune", "vit_digits", paper, "--out", out, "--epochs", "1")
+    (paper / "train" / "digit 1" / "broken.png").unlink()
+    assert code == 1  # because of the broken image
+    says(err, "32 test images of 10 classes", "broken.png", "lr 0.", "epoch 1 of 1")
+    says(stdout, Path(out) / "model.safetensors", "test_accuracy")
+    code, _, err = run("finetune", "vit_digitss", paper, "--out", out)
+    assert code == 1
+    says(err, "vit_digits")

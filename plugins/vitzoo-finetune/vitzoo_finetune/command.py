@@ -1,0 +1,108 @@
+"""The command `vitzoo finetune`; torch is imported after the checks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from vitzoo.cli import (
+    PATH,
+    check_network,
+    complete_names,
+    device_option,
+    json_option,
+    print_rows,
+    say,
+    weights_option,
+)
+from vitzoo.errors import ExitCode
+
+COLUMNS = ("path", "best_epoch", "val_accuracy", "test_accuracy")
+number = click.FloatRange(0)
+count = click.IntRange(1)
+
+
+@click.command("finetune")
+@click.argument("model", shell_complete=complete_names)
+@click.argument("data", type=PATH)
+@click.option("--out", metavar="DIR", type=PATH, required=True, help="Folder of all results.")
+@click.option(
+    "--method",
+    metavar="full|head|lora|last:N",
+    help="What trains: all layers (the default), the classifier, an adapter, or the last N blocks "
+    "and the classifier.",
+)
+@click.option("--epochs", type=count, help="Passes through the training images.")
+@click.option("--lr", type=number, help="Learning rate of the head.")
+@click.option("--batch-size", type=count, help="Images of a step, in all processes together.")
+@click.option("--accumulate", type=count, help="Compute a step in so many parts: less memory.")
+@click.option("--layer-decay", type=number, help="Factor of the rate from layer to layer.")
+@click.option("--weight-decay", type=number, help="Weight decay of matrices.")
+@click.option("--warm-up", type=number, help="Share of the steps in which the rate rises.")
+@click.option("--clip", type=number, help="Largest norm of the gradients; 0 does not clip.")
+@click.option("--drop-path", type=number, help="Rate of drop path in the last block.")
+@click.option("--label-smoothing", type=number, help="Label smoothing of the loss.")
+@click.option(
+    "--augment",
+    metavar="NAMES",
+    help="crop, flip, randaugment and erase, separated by commas, or none. Default: crop,flip.",
+)
+@click.option("--image-size", metavar="PX", type=count, help="Side of the images in px.")
+@click.option("--precision", type=click.Choice(("32", "bf16", "16")), help="Autocast; default: 32.")
+@click.option("--rank", type=count, help="Rank of LoRA.")
+@click.option(
+    "--patience", type=click.IntRange(0), help="Epochs without a better one before the end."
+)
+@click.option("--seed", type=click.IntRange(0), help="Of all random numbers.")
+@click.option("--run", metavar="FILE", type=PATH, help="Take the settings of this run.toml.")
+@weights_option
+@click.option("--image-column", metavar="NAME", help="Column of paths or images in a file.")
+@click.option("--label-column", metavar="NAME", help="Column of classes in a file.")
+@click.option("--split-column", metavar="NAME", help="Column of train, val and test in a file.")
+@device_option
+@click.option("--devices", type=count, default=1, show_default=True, help="Number of GPUs.")
+@click.option("--workers", type=click.IntRange(0), help="Processes that read images.")
+@click.option("--grad-checkpointing", is_flag=True, help="Compute activations twice: less memory.")
+@click.option(
+    "--save-every",
+    type=count,
+    default=500,
+    show_default=True,
+    help="Steps between checkpoints within an epoch.",
+)
+@click.option("--force", is_flag=True, help="Replace the results of another run in DIR.")
+@json_option
+def finetune_command(
+    model: str, data: Path, out: Path, weights: str | None, as_json: bool, **options: Any
+) -> None:
+    """Fine-tune MODEL to classify the images in DATA.
+
+    MODEL is a variant, VARIANT:WEIGHTS, a path or hf://OWNER/REPO: see
+    docs/create.md#which-network.
+
+    DATA is a folder with one folder of images for each class, or with folders train, val and test
+    that have these; or a .csv, .tsv or .parquet file with the columns path and label, and perhaps
+    split. The validation images choose the epoch, and the test images are measured once. Without
+    validation images, a fifth of the training images is used for validation.
+
+    Each option that is not given gets a default for the method and the number of images, which is
+    printed. The same command continues a run that was interrupted.
+
+    An image that cannot be read is named and left out, and the exit code is 1.
+
+    \b
+    Examples:
+      vitzoo finetune dinov2/vit_s14 photos --out flowers
+      vitzoo finetune vit_b16 photos.csv --out flowers --method lora --precision bf16
+      vitzoo predict flowers/ image.jpg
+    """
+    check_network(model, weights)
+    from vitzoo_finetune.run import finetune
+
+    made = finetune(model, data, out, weights=weights, on_text=say, **options)
+    rows = [{key: value for key, value in made.to_data().items() if key in COLUMNS}]
+    print_rows(rows, COLUMNS, as_json=as_json, data=made.to_data())
+    if made.broken:
+        click.get_current_context().exit(ExitCode.FAILED)

@@ -1,0 +1,288 @@
+"""The images of a run: read and divided once, then prepared for each step; no draw but by seed."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+import vitzoo
+from vitzoo.errors import ImageError, InvalidOption
+from vitzoo_finetune.settings import Settings
+
+MOST_NAMED = 5  # in a message
+PADDING = -100  # the class of an image that only fills up a batch
+UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+Pair = tuple[Any, int]  # an image of vitzoo.LabelledImages, and the index of its class
+
+
+@dataclass(frozen=True)
+class Data:
+    """A labelled data set, divided; images that cannot be read are in no part.
+
+    Args:
+        classes: names, in the order of the logits.
+        train, validation, test: images with their classes.
+        drawn: whether the validation images were drawn from the training images.
+        broken: name and error of each image that cannot be read.
+        conflicts: names of images with the same bytes and different classes, as groups.
+        left_out: number of other files by ending.
+        sha256: of the hashes, classes and parts of all images.
+    """
+
+    classes: tuple[str, ...]
+    train: tuple[Pair, ...]
+    validation: tuple[Pair, ...]
+    test: tuple[Pair, ...]
+    drawn: bool
+    broken: tuple[tuple[str, str], ...]
+    conflicts: tuple[tuple[str, ...], ...]
+    left_out: Mapping[str, int]
+    sha256: str
+
+    def to_data(self) -> dict[str, Any]:
+        """Return counts, classes and the hash as plain data; no name of a file."""
+        return {
+            "train": len(self.train),
+            "validation": len(self.validation),
+            "test": len(self.test),
+            "validation_drawn": self.drawn,
+            "sha256": self.sha256,
+            "classes": list(self.classes),
+        }
+
+
+def opened(image: Any) -> Image.Image:
+    """Return an image that is not decoded yet; raise ImageError for bytes of no image."""
+    try:
+        return Image.open(BytesIO(image.read()))
+    except UNREADABLE as error:
+        raise ImageError(f"{image.name}: {error}") from error
+
+
+def read_data(data: Path, columns: Mapping[str, str | None], prepare: vitzoo.Transform) -> Data:
+    """Read and divide a data set; every image is decoded once.
+
+    Raises:
+        InvalidOption: there is no such data, it has fewer than two classes, a class has no training
+            images, or there are no validation images.
+    """
+    labelled = vitzoo.read_labelled(data, **columns)
+
+    def check(image: Any) -> tuple[str, str]:
+        try:
+            content = image.read()
+            prepare(Image.open(BytesIO(content)))
+        except (*UNREADABLE, ImageError) as error:
+            return "", str(error)
+        return hashlib.sha256(content).hexdigest(), ""
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        checked = list(pool.map(check, labelled.images))
+    keys = [key for key, _ in checked]
+    parts = labelled.divide(keys)
+    places = {name: i for i, name in enumerate(labelled.classes)}
+    images = labelled.images
+
+    def pairs(indices: Sequence[int]) -> tuple[Pair, ...]:
+        return tuple((images[i], places[images[i].label]) for i in indices)
+
+    lines = sorted(f"{key} {one.part} {one.label}" for key, one in zip(keys, images, strict=True))
+    found = Data(
+        labelled.classes,
+        pairs(parts.train),
+        pairs(parts.validation),
+        pairs(parts.test),
+        parts.drawn,
+        tuple((one.name, error) for one, (_, error) in zip(images, checked, strict=True) if error),
+        tuple(tuple(images[i].name for i in same) for same in parts.conflicts),
+        labelled.left_out,
+        hashlib.sha256("\n".join(lines).encode()).hexdigest(),
+    )
+    _check(found, data)
+    return found
+
+
+def _check(found: Data, data: Path) -> None:
+    if len(found.classes) < 2:
+        names = ", ".join(found.classes) or "no rows"
+        raise InvalidOption(
+            f"{data} has {len(found.classes)} classes, {names}; expected at least two classes"
+        )
+    counts = Counter(label for _, label in found.train)
+    empty = [name for i, name in enumerate(found.classes) if not counts[i]]
+    if empty:
+        more = f" and {len(empty) - MOST_NAMED} more" if len(empty) > MOST_NAMED else ""
+        raise InvalidOption(
+            f"{data}: no training image of {', '.join(map(repr, empty[:MOST_NAMED]))}{more} can be "
+            "read; add images to train, or remove the class"
+        )
+    if not found.validation:
+        raise InvalidOption(
+            f"{data} has no validation images that can be read, which choose the best epoch; add "
+            "images to val, or a second image to a class"
+        )
+
+
+def draw(*numbers: int) -> None:
+    """Seed all random numbers of Python, numpy and torch by some numbers, such as seed and step."""
+    digest = hashlib.sha256(" ".join(map(str, numbers)).encode()).digest()
+    random.seed(digest)
+    np.random.seed(int.from_bytes(digest[:4], "little"))  # timm draws from it
+    torch.manual_seed(int.from_bytes(digest[:7], "little"))
+
+
+class Images(Dataset[tuple[Tensor, int, int]]):
+    """Inputs, classes and indices of images; the key (index, epoch) seeds the augmentation.
+
+    The epoch is -1 for an image as `vitzoo.predict` prepares it, and -2 for one that fills up.
+    """
+
+    def __init__(
+        self, pairs: Sequence[Pair], prepare: Callable[[Image.Image], Tensor], seed: int
+    ) -> None:
+        self.pairs, self.prepare, self.seed = pairs, prepare, seed
+
+    def __getitem__(self, key: tuple[int, int]) -> tuple[Tensor, int, int]:
+        """Return the input (c, h, w), the class and the index of an image."""
+        index, epoch = key
+        image, label = self.pairs[index]
+        draw(self.seed, max(epoch, 0), index)
+        return self.prepare(opened(image)), PADDING if epoch == -2 else label, index
+
+
+class Augmented:
+    """Prepares a training image: crop, flip, RandAugment, then the network's pixels, then erasing.
+
+    Args:
+        model: the network.
+        prepare: its transform.
+        names: of the augmentations.
+
+    Raises:
+        InvalidOption: an augmentation needs 8-bit images with one or three channels.
+    """
+
+    def __init__(self, model: Any, prepare: vitzoo.Transform, names: Sequence[str]) -> None:
+        from timm.data.auto_augment import rand_augment_transform
+        from timm.data.random_erasing import RandomErasing
+        from torchvision import transforms  # type: ignore[import-untyped]
+
+        self.steps: list[Callable[[Image.Image], Image.Image]] = []
+        self.pixels = prepare.resize
+        self.finish = prepare
+        self.erase: Callable[[Tensor], Tensor] | None = None
+        if names and not self.pixels.of_8_bits:
+            raise InvalidOption(
+                f"the augmentation {names[0]} needs 8-bit images with one or three channels, the "
+                f"network reads {prepare.channels} channels with its own scale or bands; pass "
+                "augment='none' (--augment none)"
+            )
+        if "crop" in names:
+            mode = transforms.InterpolationMode(prepare.preprocessing.interpolation)
+            size = list(prepare.image_size)
+            self.steps.append(transforms.RandomResizedCrop(size, (0.5, 1.0), interpolation=mode))
+            # The image has its size now, and is not cropped a second time.
+            self.finish = vitzoo.transform(
+                model, image_size=prepare.image_size, crop_pct=1.0, crop_mode="squash"
+            )
+        if "flip" in names:
+            self.steps.append(transforms.RandomHorizontalFlip())
+        if "randaugment" in names:
+            grey = tuple(round(255 * x) for x in prepare.preprocessing.mean)
+            fill = grey if len(grey) == 3 else grey[0]
+            self.steps.append(rand_augment_transform("rand-m9-mstd0.5-inc1", {"img_mean": fill}))
+        if "erase" in names:
+            erasing: Any = RandomErasing
+            self.erase = erasing(0.25, mode="const", device="cpu")
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        """Return the input (c, h, w) of an image."""
+        if not self.steps and self.erase is None:
+            return self.finish(image)
+        image.load()
+        pixels: Any = self.pixels.pixels(ImageOps.exif_transpose(image))
+        for step in self.steps:
+            pixels = step(pixels)
+        made = self.finish(pixels)
+        return made if self.erase is None else self.erase(made)
+
+
+class Batches:
+    """The keys of the images of each part of a step, for one process.
+
+    The order depends on seed and epoch alone. A step has `size` images in all processes together,
+    in `parts` parts; images that do not fill a step are left out in this epoch.
+    """
+
+    def __init__(self, count: int, settings: Settings, rank: int, world: int) -> None:
+        self.count, self.size, self.seed = count, settings.batch_size, settings.seed
+        self.parts, self.rank, self.world = settings.accumulate, rank, world
+        self.epoch, self.start = 0, (0, 0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.count // self.size * self.parts
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        epoch = self.epoch
+        done = self.start[1] if self.start[0] == epoch else 0
+        draw(self.seed, epoch)
+        order = torch.randperm(self.count).tolist()
+        for batch in range(done, len(self)):
+            step, part = divmod(batch, self.parts)
+            chosen = order[step * self.size : (step + 1) * self.size]
+            mine = chosen[part * self.world + self.rank :: self.parts * self.world]
+            yield [(index, epoch) for index in mine]
+
+
+class Every:
+    """The keys of all images in order, for one process; the last batch of all is filled up."""
+
+    def __init__(self, count: int, size: int, rank: int, world: int) -> None:
+        self.count, self.size, self.rank, self.world = count, size, rank, world
+
+    def __len__(self) -> int:
+        return math.ceil(self.count / (self.size * self.world))
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        for step in range(len(self)):
+            first = (step * self.world + self.rank) * self.size
+            keys = [(i, -1) if i < self.count else (0, -2) for i in range(first, first + self.size)]
+            real = [key for key in keys if key[1] == -1]
+            yield real or keys[:1]
+
+
+class Loader(DataLoader[Any]):
+    """A loader with a state: the epoch, and the parts of steps that are done in it."""
+
+    position: Callable[[], tuple[int, int]]
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the state; batches that workers read ahead do not count."""
+        epoch, done = self.position()
+        return {"epoch": epoch, "done": done}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Continue after a state."""
+        batches: Any = self.batch_sampler
+        epoch, done = state["epoch"], state["done"]
+        batches.start = (epoch, done) if done < len(batches) else (epoch + 1, 0)
+        batches.epoch = batches.start[0]

@@ -1,0 +1,473 @@
+"""`finetune`: from labelled images to a file that `create` and `predict` take."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+import tomllib
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning.pytorch import Trainer
+from lightning.pytorch.callbacks import Callback, TQDMProgressBar
+from torch import Tensor
+
+import vitzoo
+from vitzoo.cli import check_network
+from vitzoo.errors import InvalidOption, VitzooError, short_repr
+from vitzoo_finetune import results
+from vitzoo_finetune.checkpoints import SafeCheckpoints, read_tensors, same_settings
+from vitzoo_finetune.images import (
+    Augmented,
+    Batches,
+    Data,
+    Every,
+    Images,
+    Loader,
+    read_data,
+)
+from vitzoo_finetune.networks import finish, prepared, source_of
+from vitzoo_finetune.settings import NAMES, Settings, read_run
+from vitzoo_finetune.training import Epoch, Saving, Training
+
+WEIGHTS, RUN, CHECKPOINT = "model.safetensors", "run.toml", "checkpoint.safetensors"
+PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
+LIBRARIES = ("vitzoo", "vitzoo-finetune", "lightning", "timm", "torch", "torchvision")
+MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # in errors of torch
+
+
+@dataclass(frozen=True)
+class Finetuned:
+    """The result of a run.
+
+    Args:
+        out: the folder.
+        path: `model.safetensors` in it, with the weights of the best epoch.
+        settings: all of them.
+        classes: names, in the order of the logits.
+        best_epoch: from 1.
+        val_accuracy: share of the validation images, which chose the epoch.
+        test_accuracy: share of the test images, which chose nothing; None without test images.
+        broken: name and error of each image that was left out because it cannot be read.
+    """
+
+    out: Path
+    path: Path
+    settings: Settings
+    classes: tuple[str, ...]
+    best_epoch: int
+    val_accuracy: float
+    test_accuracy: float | None
+    broken: tuple[tuple[str, str], ...] = ()
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the result as plain data."""
+        return {
+            "out": str(self.out),
+            "path": str(self.path),
+            "best_epoch": self.best_epoch,
+            "val_accuracy": self.val_accuracy,
+            "test_accuracy": self.test_accuracy,
+            "classes": list(self.classes),
+            "broken": [{"image": name, "error": error} for name, error in self.broken],
+            "settings": self.settings.to_data(),
+        }
+
+
+def finetune(
+    model: str | os.PathLike[str],
+    data: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    weights: str | None = None,
+    method: str | None = None,
+    epochs: int | None = None,
+    lr: float | None = None,
+    batch_size: int | None = None,
+    accumulate: int | None = None,
+    layer_decay: float | None = None,
+    weight_decay: float | None = None,
+    warm_up: float | None = None,
+    clip: float | None = None,
+    drop_path: float | None = None,
+    label_smoothing: float | None = None,
+    augment: str | None = None,
+    image_size: int | None = None,
+    precision: str | None = None,
+    rank: int | None = None,
+    patience: int | None = None,
+    seed: int | None = None,
+    run: str | os.PathLike[str] | None = None,
+    image_column: str | None = None,
+    label_column: str | None = None,
+    split_column: str | None = None,
+    device: str | None = None,
+    devices: int = 1,
+    workers: int | None = None,
+    grad_checkpointing: bool = False,
+    save_every: int = 500,
+    force: bool = False,
+    progress: bool = True,
+    on_text: Callable[[str], object] | None = None,
+) -> Finetuned:
+    """Fine-tune a network to classify images, and save the weights of its best epoch.
+
+    The validation images choose the epoch, and test images are measured once. Without validation
+    images, a fifth of the training images is used for validation. The same call continues a run
+    that was interrupted. On a CPU, the same call gives the same bytes, interrupted or not.
+
+    Args:
+        model: a name, a path or an address, as for `vitzoo.create`. A name gets trained weights.
+        data: what `vitzoo.read_labelled` reads.
+        out: folder of the results. Nothing is written elsewhere.
+        weights: name of weights, or a file; None: the default weights.
+        method: `full` trains all layers, `head` the classifier, `last:N` the last N blocks and the
+            classifier, `lora` an adapter. None: `full`.
+        epochs, lr, batch_size, accumulate, layer_decay, weight_decay, warm_up, clip, drop_path,
+            label_smoothing, augment, image_size, precision, rank, patience, seed: see `Settings`.
+            None: a default for this method and number of images.
+        run: a file `run.toml` of another run, whose settings are the defaults.
+        image_column, label_column, split_column: names of columns of a file.
+        device: such as `cpu` or `cuda:1`. None: VITZOO_DEVICE, or a GPU if there is one.
+        devices: number of GPUs, or of processes on the CPU.
+        workers: processes that read images. They do not change the result.
+        grad_checkpointing: compute activations twice instead of keeping them: less memory.
+        save_every: steps between checkpoints within an epoch.
+        force: replace the results of another run in `out`.
+        progress: whether to show a bar on a terminal.
+        on_text: is called with each line about the run.
+
+    Raises:
+        InvalidOption: a value is not possible, the data has no two classes, or memory is too small.
+        VitzooError: the network cannot be created, or the loss is not finite.
+    """
+    given = {name: value for name, value in locals().items() if name in NAMES}
+    given["model"] = os.fspath(model)
+    say = on_text or (lambda _text: None)
+    named = check_network(given["model"], weights)
+    folder = _folder(Path(out), force=force)
+    if run is not None:
+        given = read_run(Path(run)) | {k: v for k, v in given.items() if v is not None}
+    columns = {
+        "image_column": image_column,
+        "label_column": label_column,
+        "split_column": split_column,
+    }
+    prepare = vitzoo.transform(given["model"], **_size(given.get("image_size")))
+    found = read_data(Path(data), columns, prepare)
+    settings = Settings.complete(given, len(found.train), named.spec.embed_dim or 0)
+    _check_parts(settings, devices)
+    if (folder / RUN).exists():
+        return _finished(folder, settings, found)
+    if (folder / CHECKPOINT).exists():
+        _check_same(same_settings(folder / CHECKPOINT), _state(settings, found), folder)
+        say(f"continues the run in {folder}")
+    _explain(found, settings, say)
+    with _quiet(), _memory(settings):
+        return _trained(
+            settings, found, folder, say,
+            device=device, devices=devices, workers=workers, save_every=save_every,
+            grad_checkpointing=grad_checkpointing, progress=progress,
+        )  # fmt: skip
+
+
+def _trained(
+    settings: Settings,
+    data: Data,
+    folder: Path,
+    say: Callable[[str], object],
+    *,
+    device: str | None,
+    devices: int,
+    workers: int | None,
+    save_every: int,
+    grad_checkpointing: bool,
+    progress: bool,
+) -> Finetuned:
+    """Train, measure, and write all files; the checkpoint is removed last."""
+    model, network = prepared(settings, data.classes)
+    if grad_checkpointing:
+        model.set_grad_checkpointing()
+    prepare = vitzoo.transform(model)
+    trained = Images(data.train, Augmented(model, prepare, settings.augmentations), settings.seed)
+    steps = len(data.train) // settings.batch_size * settings.epochs
+    module = Training(network, settings, steps, folder, lambda _epoch: None)
+    callbacks: list[Callback] = [Saving(folder / CHECKPOINT, save_every, settings.accumulate)]
+    if shown := progress and sys.stderr.isatty():
+        callbacks.append(TQDMProgressBar())
+    trainer = Trainer(
+        **_place(device, devices),
+        max_epochs=settings.epochs,
+        precision=PRECISIONS[settings.precision],
+        accumulate_grad_batches=settings.accumulate,
+        gradient_clip_val=settings.clip or None,
+        default_root_dir=folder,
+        plugins=[SafeCheckpoints(_state(settings, data))],
+        callbacks=callbacks,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=bool(shown),
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+    )
+
+    def note(epoch: Epoch) -> None:
+        if trainer.is_global_zero:
+            results.write_metrics(folder / "metrics.csv", module.epochs)
+            say(
+                f"epoch {epoch['epoch']} of {settings.epochs}: loss {epoch['train_loss']:.4f}, "
+                f"validation {epoch['val_accuracy']:.2%}"
+            )
+
+    module.note = note
+    loaders = _Loaders(settings, prepare, trainer, module, _workers(workers, trainer))
+    start = folder / CHECKPOINT
+    trainer.fit(
+        module,
+        loaders.train(trained),
+        loaders.every(data.validation),
+        ckpt_path=start if start.exists() else None,
+        weights_only=False,
+    )
+    best, _ = read_tensors(module.best_path)
+    network.load_state_dict(best)
+    tested = data.test or data.validation
+    trainer.test(module, loaders.every(tested), verbose=False)
+    measured = module.measured()
+    if trainer.is_global_zero:
+        _write(settings, data, folder, module, best, measured, prepare, source_of(model))
+    trainer.strategy.barrier()
+    made = _finished(folder, settings, data)
+    if trainer.is_global_zero:
+        for path in (start, *folder.glob("best-*.safetensors")):
+            path.unlink(missing_ok=True)
+    return made
+
+
+def _write(
+    settings: Settings,
+    data: Data,
+    folder: Path,
+    module: Training,
+    best: Mapping[str, Tensor],
+    measured: Tensor,
+    prepare: vitzoo.Transform,
+    source: str,
+) -> None:
+    """Write the files of a finished run; `run.toml`, which says that it is finished, last."""
+    final = finish(settings, data.classes, module.network, best, prepare.preprocessing, folder)
+    vitzoo.save(final, folder / WEIGHTS)
+    results.draw_curves(folder / "curves.png", module.epochs, module.best)
+    lines, count = measured.numpy(), len(data.classes)
+    confusion = np.zeros((count, count), dtype=np.int64)
+    np.add.at(confusion, (lines[:, 1].astype(int), lines[:, 2].astype(int)), 1)
+    share = float(confusion.trace() / confusion.sum())
+    part, pairs = ("test", data.test) if data.test else ("validation", data.validation)
+    title = f"{share:.1%} of {len(pairs)} {part} images"
+    results.draw_confusion(folder / "confusion.png", title, confusion, data.classes)
+    (folder / "mistakes.png").unlink(missing_ok=True)
+    results.draw_mistakes(folder / "mistakes.png", pairs, lines, data.classes)
+    epoch = module.epochs[module.best - 1]
+    result = {"best_epoch": module.best, "val_accuracy": epoch["val_accuracy"]}
+    tables = {
+        "settings": settings.to_data(),
+        "data": data.to_data(),
+        "source": {"sha256": source},
+        "versions": {name: version(name) for name in LIBRARIES},
+        "result": result | ({"test_accuracy": share} if data.test else {}),
+    }
+    results.write_run(folder / RUN, tables)
+
+
+class _Loaders:
+    """Makes the loaders of a run, for one process."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        prepare: vitzoo.Transform,
+        trainer: Trainer,
+        module: Training,
+        workers: int,
+    ) -> None:
+        self.settings, self.prepare, self.module = settings, prepare, module
+        self.rank, self.world = trainer.global_rank, trainer.world_size
+        self.options: dict[str, Any] = {
+            "num_workers": workers,
+            "persistent_workers": workers > 0,
+            "pin_memory": trainer.strategy.root_device.type == "cuda",
+        }
+
+    def train(self, images: Images) -> Loader:
+        batches = Batches(len(images.pairs), self.settings, self.rank, self.world)
+        loader = Loader(images, batch_sampler=batches, **self.options)
+        loader.position = lambda: self.module.place
+        return loader
+
+    def every(self, pairs: Any) -> Loader:
+        size = max(self.settings.batch_size // self.settings.accumulate // self.world, 1)
+        images = Images(pairs, self.prepare, self.settings.seed)
+        batches = Every(len(pairs), size, self.rank, self.world)
+        loader = Loader(images, batch_sampler=batches, **self.options)
+        loader.position = lambda: (0, 0)
+        return loader
+
+
+def _folder(out: Path, *, force: bool) -> Path:
+    """Return the folder of a run, which is made; `force` removes what another run wrote.
+
+    Raises:
+        InvalidOption: it is a file, or has other files.
+    """
+    if out.exists() and not out.is_dir():
+        raise InvalidOption(f"{out} is a file, expected a folder for the results")
+    names = {path.name for path in out.iterdir()} if out.exists() else set[str]()
+    of_run = {RUN, CHECKPOINT, "metrics.csv"} & names or all(n.startswith("best-") for n in names)
+    if names and not of_run:
+        raise InvalidOption(
+            f"{out} has other files, such as {min(names)}; pass a new folder for the results"
+        )
+    if force:
+        for name in names & {RUN, CHECKPOINT, WEIGHTS, "metrics.csv"}:
+            (out / name).unlink()
+        for path in out.glob("best-*.safetensors"):
+            path.unlink()
+        shutil.rmtree(out / "adapter", ignore_errors=True)
+    out.mkdir(parents=True, exist_ok=True)
+    return out
+
+
+def _size(size: Any) -> dict[str, Any]:
+    return {"image_size": size} if size else {}
+
+
+def _state(settings: Settings, data: Data) -> dict[str, Any]:
+    """Return what must be equal for a run to continue."""
+    return settings.to_data() | {"data": data.sha256}
+
+
+def _check_same(before: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
+    """Refuse to continue a run with other settings or other data."""
+    other = [name for name in now if before.get(name) != now[name]]
+    if other:
+        name = other[0]
+        shown = f"{name} {short_repr(before.get(name))}, now {short_repr(now[name])}"
+        raise InvalidOption(
+            f"{folder} has a run with other values of {', '.join(other)} ({shown}); pass the same "
+            "values, another folder, or force=True (--force) to start again"
+        )
+
+
+def _finished(folder: Path, settings: Settings, data: Data) -> Finetuned:
+    """Return the result in a folder, whose run must have been the same."""
+    table = tomllib.loads((folder / RUN).read_text(encoding="utf-8"))
+    before = table["settings"] | {"data": table["data"]["sha256"]}
+    _check_same(before, _state(settings, data), folder)
+    result = table["result"]
+    return Finetuned(
+        folder,
+        folder / WEIGHTS,
+        settings,
+        data.classes,
+        result["best_epoch"],
+        result["val_accuracy"],
+        result.get("test_accuracy"),
+        data.broken,
+    )
+
+
+def _check_parts(settings: Settings, devices: int) -> None:
+    """Refuse a batch that cannot be divided among parts and processes."""
+    parts = settings.accumulate * devices
+    if settings.batch_size % parts:
+        least = max(settings.batch_size // parts, 1) * parts
+        raise InvalidOption(
+            f"batch_size is {settings.batch_size}, expected a multiple of accumulate times the "
+            f"number of devices ({parts}); pass batch_size={least} (--batch-size {least})"
+        )
+
+
+def _explain(data: Data, settings: Settings, say: Callable[[str], object]) -> None:
+    """Say what is trained on what, and all settings."""
+    drawn = ", a fifth of the training images" if data.drawn else ""
+    say(
+        f"{len(data.train)} training, {len(data.validation)} validation{drawn}, and "
+        f"{len(data.test)} test images of {len(data.classes)} classes"
+    )
+    for name, error in data.broken:
+        say(f"left out: {name}: {error}")
+    for ending, count in data.left_out.items():
+        say(f"left out: {count} files with the ending {ending}, which is of no image")
+    for names in data.conflicts:
+        say(f"the same bytes have different classes: {', '.join(names)}")
+    say(", ".join(f"{name} {value}" for name, value in settings.to_data().items() if value != ""))
+
+
+def _place(device: str | None, devices: int) -> dict[str, Any]:
+    """Return where Lightning computes."""
+    name = device or os.environ.get("VITZOO_DEVICE") or ""
+    kind, _, index = name.partition(":")
+    accelerator = {"cuda": "gpu", "": "auto"}.get(kind, kind)
+    return {
+        "accelerator": accelerator,
+        "devices": [int(index)] if index and devices == 1 else devices,
+    }
+
+
+def _workers(workers: int | None, trainer: Trainer) -> int:
+    if workers is not None:
+        return workers
+    if trainer.strategy.root_device.type == "cpu":
+        return 0
+    return min(8, max((os.cpu_count() or 1) // trainer.num_devices - 1, 0))
+
+
+@contextmanager
+def _memory(settings: Settings) -> Iterator[None]:
+    """Turn torch's error about memory into one with a fix."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, VitzooError) or not any(text in str(error) for text in MEMORY):
+            raise
+        parts = 2 * settings.accumulate
+        raise InvalidOption(
+            f"out of memory with batch_size {settings.batch_size} in {settings.accumulate} parts; "
+            f"pass accumulate={parts} (--accumulate {parts}), which keeps the batch and the rate, "
+            "or grad_checkpointing=True (--grad-checkpointing), then repeat the command with "
+            "force=True (--force)"
+        ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Lightning's notes away, and put the random numbers of the process back at the end."""
+    import random
+
+    state = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except SystemExit:  # Lightning's answer to Ctrl-C
+        raise KeyboardInterrupt from None
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        random.setstate(state[0])
+        np.random.set_state(state[1])
+        torch.set_rng_state(state[2])

@@ -1,0 +1,200 @@
+"""The settings of a run: what the user states, and a default for everything else. Torch-free."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Self
+
+from vitzoo.errors import InvalidOption, did_you_mean, short_repr
+
+METHODS = ("full", "head", "lora", "last:N")
+AUGMENTATIONS = ("crop", "flip", "randaugment", "erase")
+PRECISIONS = ("32", "bf16", "16")
+STEPS, FEWEST, MOST = 1000, 10, 100  # steps that the default number of epochs aims at; epochs
+SMALL = 1000  # training images; fewer ones get no drop path
+BATCH, WIDTH = 64, 384  # images of a step, and width of a network, that these rates are for
+NARROW, WIDE = 8.0, 0.25  # factors of the rate for other widths, at most
+RATES = {"full": 3e-4, "last": 3e-4, "head": 1e-3, "lora": 1e-3}
+EXPECTED: Mapping[str, tuple[Any, str]] = {  # of numbers: what holds, and how a message says it
+    "epochs": (lambda n: type(n) is int and n > 0, "a whole number above 0"),
+    "batch_size": (lambda n: type(n) is int and n > 0, "a whole number above 0"),
+    "accumulate": (lambda n: type(n) is int and n > 0, "a whole number above 0"),
+    "rank": (lambda n: type(n) is int and n > 0, "a whole number above 0"),
+    "patience": (lambda n: type(n) is int and n >= 0, "a whole number; 0 never stops early"),
+    "seed": (lambda n: type(n) is int and 0 <= n < 2**32, "from 0 to 4294967295"),
+    "lr": (lambda x: _number(x) and 0 < x < 1e4, "a number above 0"),
+    "layer_decay": (lambda x: _number(x) and 0 < x <= 1, "in (0, 1]"),
+    "weight_decay": (lambda x: _number(x) and 0 <= x < 1e4, "0 or above"),
+    "warm_up": (lambda x: _number(x) and 0 <= x < 1, "a share of the steps, in [0, 1)"),
+    "clip": (lambda x: _number(x) and x >= 0, "0 or above; 0 does not clip"),
+    "drop_path": (lambda x: _number(x) and 0 <= x < 1, "in [0, 1)"),
+    "label_smoothing": (lambda x: _number(x) and 0 <= x < 1, "in [0, 1)"),
+}
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that decides the result of a run, besides the data.
+
+    Args:
+        model, weights: the network, as it is named; `weights` is empty for the default weights.
+        method: `full`, `head`, `lora` or `last:N`.
+        epochs: passes through the training images.
+        lr: learning rate of the head, after the warm-up.
+        batch_size: images of a step, in all processes together.
+        accumulate: parts in which the images of a step are computed.
+        layer_decay, weight_decay: as in `vitzoo.param_groups`.
+        warm_up: share of the steps in which the rate rises; then it falls as a cosine to 0.
+        clip: largest norm of the gradients.
+        drop_path: rate of the last block.
+        label_smoothing: of the cross-entropy.
+        augment: names of augmentations, separated by commas; or `none`.
+        image_size: px of a side; 0 is the size of the network.
+        precision: `32`, `bf16` or `16`.
+        rank: of LoRA.
+        patience: epochs without a better one after which the run ends; 0 never.
+        seed: of every random number.
+    """
+
+    model: str
+    weights: str
+    method: str
+    epochs: int
+    lr: float
+    batch_size: int
+    accumulate: int
+    layer_decay: float
+    weight_decay: float
+    warm_up: float
+    clip: float
+    drop_path: float
+    label_smoothing: float
+    augment: str
+    image_size: int
+    precision: str
+    rank: int
+    patience: int
+    seed: int
+
+    @classmethod
+    def complete(cls, given: Mapping[str, Any], count: int, width: int) -> Self:
+        """Return given settings with defaults for a number of training images, and a width.
+
+        The default rate is in proportion to the batch size, and inversely to the width.
+
+        Raises:
+            InvalidOption: a value is not possible.
+        """
+        stated = {key: value for key, value in given.items() if value is not None}
+        method = _checked_method(stated.get("method", "full"))
+        kind = method.partition(":")[0]
+        whole = kind in ("full", "last")
+        accumulate = stated.get("accumulate", 1)
+        batch_size = stated.get("batch_size", _batch_size(count, accumulate))
+        _check("batch_size", batch_size)
+        factor = min(max(WIDTH / width, WIDE), NARROW) if width else 1.0
+        defaults = {
+            "method": method,
+            "epochs": min(max(-(-STEPS * batch_size // max(count, 1)), FEWEST), MOST),
+            "lr": float(f"{RATES[kind] * factor * batch_size / BATCH:.3g}"),
+            "batch_size": batch_size,
+            "accumulate": 1,
+            "layer_decay": 0.75 if whole else 1.0,
+            "weight_decay": 0.05,
+            "warm_up": 0.1,
+            "clip": 1.0,
+            "drop_path": 0.1 if whole and count >= SMALL else 0.0,
+            "label_smoothing": 0.1 if count >= SMALL else 0.0,
+            "augment": "crop,flip",
+            "image_size": 0,
+            "precision": "32",
+            "rank": 8,
+            "patience": 0,
+            "seed": 0,
+            "weights": "",
+        }
+        made = cls(**{**defaults, **stated})
+        made._check(count)
+        return replace(made, lr=float(made.lr))
+
+    def _check(self, count: int) -> None:
+        for name in EXPECTED:
+            _check(name, getattr(self, name))
+        if self.batch_size > count:
+            raise InvalidOption(
+                f"batch_size is {self.batch_size}, expected at most the {count} training images; "
+                "pass a smaller batch_size (--batch-size)"
+            )
+        if self.precision not in PRECISIONS:
+            raise InvalidOption(
+                f"precision must be one of {', '.join(PRECISIONS)}, got "
+                f"{short_repr(self.precision)}"
+            )
+        for name in self.augmentations:
+            if name not in AUGMENTATIONS:
+                raise InvalidOption(
+                    f"augment must be none or names of {', '.join(AUGMENTATIONS)}, separated by "
+                    f"commas, got {short_repr(self.augment)}{did_you_mean(name, AUGMENTATIONS)}"
+                )
+
+    @property
+    def augmentations(self) -> tuple[str, ...]:
+        """The names of the augmentations."""
+        return () if self.augment == "none" else tuple(self.augment.split(","))
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the settings as plain data."""
+        return asdict(self)
+
+
+NAMES = tuple(field.name for field in fields(Settings))
+
+
+def _check(name: str, value: Any) -> None:
+    holds, expected = EXPECTED[name]
+    if not holds(value):
+        raise InvalidOption(f"{name} must be {expected}, got {short_repr(value)}")
+
+
+def _checked_method(method: object) -> str:
+    if isinstance(method, str) and (method in METHODS[:3] or re.fullmatch(r"last:\d{1,4}", method)):
+        return method
+    hint = did_you_mean(method, METHODS) if isinstance(method, str) else ""
+    raise InvalidOption(
+        f"method must be full, head, lora or last:N, such as last:2 for the last two blocks, got "
+        f"{short_repr(method)}{hint}"
+    )
+
+
+def _batch_size(count: int, accumulate: Any) -> int:
+    """Return the default batch size: at least ten steps an epoch, and a multiple of the parts."""
+    size = BATCH
+    while size > 4 and size * 10 > count:
+        size //= 2
+    parts = accumulate if type(accumulate) is int and accumulate > 0 else 1
+    return max(min(size, count), 1) if parts == 1 else max(size // parts, 1) * parts
+
+
+def read_run(path: Path) -> dict[str, Any]:
+    """Return the settings in a file `run.toml`.
+
+    Raises:
+        InvalidOption: it is no such file.
+    """
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))["settings"]
+        known = {name: table[name] for name in NAMES}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidOption(
+            f"{path} is no run.toml of vitzoo finetune ({error}); pass the file in the folder of a "
+            "finished run"
+        ) from error
+    return known

@@ -1,0 +1,223 @@
+"""Lightning's module of a run, and when it writes a checkpoint."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor, nn
+from torchmetrics import CatMetric, MeanMetric
+
+import vitzoo
+from vitzoo.errors import VitzooError
+from vitzoo_finetune.checkpoints import write_tensors
+from vitzoo_finetune.images import PADDING, draw
+from vitzoo_finetune.networks import still
+from vitzoo_finetune.settings import Settings
+
+Epoch = dict[str, Any]  # one line of metrics.csv
+
+
+def factor(step: int, steps: int, warm_up: float) -> float:
+    """Return the share of the full rate at a step: a linear rise, then a cosine to 0.
+
+    >>> [round(factor(step, 10, 0.2), 2) for step in (0, 1, 2, 6, 9)]
+    [0.5, 1.0, 1.0, 0.5, 0.04]
+    """
+    rise = round(warm_up * steps)
+    if step < rise:
+        return (step + 1) / rise
+    return (1 + math.cos(math.pi * (step - rise) / max(steps - rise, 1))) / 2
+
+
+class Training(LightningModule):
+    """Trains a network to classify, and keeps the weights of the epoch with the best accuracy.
+
+    Args:
+        network: with one logit for each class.
+        settings: of the run.
+        steps: of all epochs.
+        folder: of the best weights, `best-EPOCH.safetensors`.
+        note: is called with the results of each epoch.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        settings: Settings,
+        steps: int,
+        folder: Path,
+        note: Callable[[Epoch], object],
+    ) -> None:
+        super().__init__()
+        self.network, self.settings, self.steps = network, settings, steps
+        self.folder, self.note = folder, note
+        self.epochs: list[Epoch] = []
+        self.place = (0, 0)  # the epoch, and its parts of steps that are done
+        self.losses = torch.zeros(2, dtype=torch.float64)  # sum and number of this epoch
+        self.started = time.monotonic()
+        self.correct, self.loss = MeanMetric(), MeanMetric()
+        self.answers = CatMetric()
+
+    @property
+    def best(self) -> int:
+        """The number of the best epoch, from 1; of equal ones the first. 0 before the first."""
+        if not self.epochs:
+            return 0
+        return max(self.epochs, key=lambda one: (one["val_accuracy"], -one["epoch"]))["epoch"]
+
+    @property
+    def best_path(self) -> Path:
+        """The file of the best weights."""
+        return self.folder / f"best-{self.best}.safetensors"
+
+    def configure_optimizers(self) -> Any:
+        """Return AdamW with the groups of vitzoo, and its schedule."""
+        own = self.settings
+        groups = vitzoo.param_groups(
+            self.network, own.lr, layer_decay=own.layer_decay, weight_decay=own.weight_decay
+        )
+        optimizer = torch.optim.AdamW(groups)
+        schedule = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda step: factor(step, self.steps, own.warm_up)
+        )
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
+
+    def on_train_start(self) -> None:
+        """Stop a continued run that had stopped early."""
+        self._stop_if_stale()
+
+    def on_train_epoch_start(self) -> None:
+        """Start the clock, and choose the order of the images."""
+        self.started = time.monotonic()
+        loader: Any = self.trainer.train_dataloader
+        loader.batch_sampler.set_epoch(self.current_epoch)
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        """Seed what the network draws in this step."""
+        still(self.network)
+        draw(self.settings.seed, self.current_epoch, batch_idx, self.global_rank)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        """Return the loss of one part of a step."""
+        images, labels, _ = batch
+        logits = self.network(images).float()
+        loss = F.cross_entropy(logits, labels, label_smoothing=self.settings.label_smoothing)
+        self.losses = self.losses.to(loss.device)
+        self.losses[0] += loss.detach()
+        self.losses[1] += 1
+        self.place = (self.current_epoch, batch_idx + 1)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Measure some validation or test images."""
+        images, labels, indices = batch
+        real = labels != PADDING
+        logits = self.network(images).float()[real]
+        labels = labels[real]
+        if not len(labels):
+            return
+        losses = F.cross_entropy(logits, labels, reduction="none")
+        predicted = logits.argmax(dim=1)
+        self.loss.update(losses)
+        self.correct.update((predicted == labels).float())
+        if self.trainer.testing:
+            lines = (indices[real], labels, predicted, losses)
+            self.answers.update(torch.stack([x.double() for x in lines], dim=1))
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        """Measure some test images."""
+        self.validation_step(batch, batch_idx)
+
+    def on_validation_epoch_end(self) -> None:
+        """Note the results of an epoch; keep the weights if they are the best so far."""
+        total: Any = self.trainer.strategy.reduce(self.losses, reduce_op="sum")
+        loss = float(total[0] / total[1])
+        if not math.isfinite(loss):
+            raise VitzooError(
+                f"the loss of epoch {self.current_epoch + 1} is {loss}; pass a smaller lr (--lr), "
+                f"now {self.settings.lr:g}, or precision='32' (--precision 32)"
+            )
+        rate = self.settings.lr * factor(
+            max(self.global_step - 1, 0), self.steps, self.settings.warm_up
+        )
+        made: Epoch = {
+            "epoch": self.current_epoch + 1,
+            "lr": rate,
+            "train_loss": loss,
+            "val_loss": float(self.loss.compute()),
+            "val_accuracy": float(self.correct.compute()),
+            "seconds": round(time.monotonic() - self.started, 1),
+        }
+        self.loss.reset()
+        self.correct.reset()
+        self.losses = torch.zeros_like(self.losses)
+        self.epochs.append(made)
+        if self.best == made["epoch"] and self.trainer.is_global_zero:
+            write_tensors(self.network.state_dict(), self.best_path)
+        self.note(made)
+        self._stop_if_stale()
+
+    def _stop_if_stale(self) -> None:
+        patience = self.settings.patience
+        if patience and len(self.epochs) - self.best >= patience:
+            self.trainer.should_stop = True
+
+    def measured(self) -> Tensor:
+        """Return (index, class, predicted class, loss) of the images of a test, by index."""
+        answers: Any = self.answers.compute()
+        return answers[answers[:, 0].argsort()].cpu()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add the results so far, and the losses of this epoch."""
+        total: Any = self.trainer.strategy.reduce(self.losses.clone(), reduce_op="mean")
+        checkpoint["epochs"], checkpoint["losses"] = self.epochs, total.tolist()
+        checkpoint["place"] = list(self.place)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Continue with the results of a checkpoint."""
+        self.epochs = checkpoint["epochs"]
+        self.losses = torch.tensor(checkpoint["losses"], dtype=torch.float64)
+        self.place = (checkpoint["place"][0], checkpoint["place"][1])
+
+
+class Saving(Callback):
+    """Writes a checkpoint after each epoch, and every so many steps.
+
+    Args:
+        path: of the checkpoint, which replaces the one before.
+        every: steps.
+        parts: of a step.
+    """
+
+    def __init__(self, path: Path, every: int, parts: int) -> None:
+        self.path, self.every, self.parts = path, every, parts
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Write after some steps; after the last one of an epoch, the validation comes first."""
+        whole = (batch_idx + 1) % self.parts == 0 and batch_idx + 1 < trainer.num_training_batches
+        if whole and (batch_idx + 1) // self.parts % self.every == 0:
+            self._save(trainer)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write after an epoch."""
+        self._save(trainer)
+
+    def _save(self, trainer: Trainer) -> None:
+        trainer.save_checkpoint(self.path)
+        module: Any = trainer.lightning_module
+        if trainer.is_global_zero:
+            for path in self.path.parent.glob("best-*.safetensors"):
+                if path != module.best_path:
+                    path.unlink()
