@@ -177,7 +177,40 @@ def test_patience_ends_a_run(paper, tmp_path):
     assert len(written(tmp_path / "run")[1]) == 2
 
 
-def test_the_command(paper, tmp_path, run):
+def test_two_processes_give_the_numbers_of_one(paper, tmp_path):
+    script = tmp_path / "script.py"
+    options = SHORT | {"epochs": 2, "drop_path": 0.0, "save_every": 2}
+    rest = f"sys.argv[1], devices=int(sys.argv[2]), **{options}"
+    call = f"finetune('vit_digits', {str(paper)!r}, {rest})"
+    script.write_text(f"import sys\nfrom vitzoo_finetune import finetune\n{call}\n")
+    found = []
+    for devices in (1, 2):
+        command = [sys.executable, script, tmp_path / str(devices), devices]
+        subprocess.run([*map(str, command)], check=True, timeout=180)
+        found.append(written(tmp_path / str(devices))[1])
+    alone, both = ([{k: float(v) for k, v in one.items()} for one in lines] for lines in found)
+    assert len(alone) == 2
+    for one, other in zip(alone, both, strict=True):
+        assert one == pytest.approx(other, abs=1e-4)
+
+
+def test_wrong_values_are_refused_before_torch(paper, tmp_path, python):
+    for words, parts in (
+        (("--method", "lorra"), ("'lora'",)),
+        (("--lr", "0"), ("lr", "above 0")),
+    ):
+        arguments = ["finetune", "vit_digits", str(paper), "--out", str(tmp_path / "x"), *words]
+        text = python(
+            "import contextlib, io, sys\nfrom vitzoo.cli.main import main\n"
+            "with contextlib.redirect_stderr(io.StringIO()) as err:\n"
+            f"    code = main({arguments!r})\nprint(code, 'torch' in sys.modules, err.getvalue())"
+        )
+        says(text, "2 False", *parts)
+    assert names(tmp_path) == set()
+
+
+def test_the_command(paper, tmp_path, run, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (paper / "train" / "digit 1" / "broken.png").write_bytes(b"x")
     out = tmp_path / "flowers"
     code, stdout, err = run("finetune", "vit_digits", paper, "--out", out, "--epochs", "1")
@@ -185,6 +218,7 @@ def test_the_command(paper, tmp_path, run):
     assert code == 1  # because of the broken image
     says(err, "32 test images of 10 classes", "broken.png", "lr 0.", "epoch 1 of 1")
     says(stdout, Path(out) / "model.safetensors", "test_accuracy")
+    assert names(tmp_path) == {"flowers"}
     code, _, err = run("finetune", "vit_digitss", paper, "--out", out)
     assert code == 1
     says(err, "vit_digits")

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from vitzoo import read_labelled
 from vitzoo.cli import (
     PATH,
     check_network,
@@ -18,8 +19,10 @@ from vitzoo.cli import (
     weights_option,
 )
 from vitzoo.errors import ExitCode
+from vitzoo_finetune.settings import NAMES, Settings, leads
 
 COLUMNS = ("path", "best_epoch", "val_accuracy", "test_accuracy")
+MANY = 2**62  # training images: more than there are
 number = click.FloatRange(0)
 count = click.IntRange(1)
 
@@ -99,9 +102,15 @@ def finetune_command(
       vitzoo predict flowers/ image.jpg
     """
     check_network(model, weights)
+    given = {name: options[name] for name in NAMES if name in options}
+    Settings.complete({"model": model} | given, MANY, 0)  # refuses wrong values early
+    if not data.exists():
+        read_labelled(data)  # raises
     from vitzoo_finetune.run import finetune
 
     made = finetune(model, data, out, weights=weights, on_text=say, **options)
+    if not leads():
+        return
     rows = [{key: value for key, value in made.to_data().items() if key in COLUMNS}]
     print_rows(rows, COLUMNS, as_json=as_json, data=made.to_data())
     if made.broken:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import shutil
+import signal
 import sys
+import threading
 import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -36,7 +39,7 @@ from vitzoo_finetune.images import (
     read_data,
 )
 from vitzoo_finetune.networks import finish, prepared, source_of
-from vitzoo_finetune.settings import NAMES, Settings, read_run
+from vitzoo_finetune.settings import NAMES, Settings, leads, read_run
 from vitzoo_finetune.training import Epoch, Saving, Training
 
 WEIGHTS, RUN, CHECKPOINT = "model.safetensors", "run.toml", "checkpoint.safetensors"
@@ -152,9 +155,9 @@ def finetune(
     """
     given = {name: value for name, value in locals().items() if name in NAMES}
     given["model"] = os.fspath(model)
-    say = on_text or (lambda _text: None)
+    say = on_text if on_text and leads() else lambda _text: None
     named = check_network(given["model"], weights)
-    folder = _folder(Path(out), force=force)
+    folder = _folder(Path(out), force=force and leads())
     if run is not None:
         given = read_run(Path(run)) | {k: v for k, v in given.items() if v is not None}
     columns = {
@@ -239,6 +242,7 @@ def _trained(
         ckpt_path=start if start.exists() else None,
         weights_only=False,
     )
+    trainer.strategy.barrier()
     best, _ = read_tensors(module.best_path)
     network.load_state_dict(best)
     tested = data.test or data.validation
@@ -451,9 +455,9 @@ def _memory(settings: Settings) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep Lightning's notes away, and put the random numbers of the process back at the end."""
-    import random
-
+    """Keep Lightning's notes away; put random numbers and the answer to Ctrl-C back at the end."""
+    main = threading.current_thread() is threading.main_thread()
+    interrupted = signal.getsignal(signal.SIGINT)
     state = random.getstate(), np.random.get_state(), torch.get_rng_state()
     loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
     levels = [logger.level for logger in loggers]
@@ -466,6 +470,8 @@ def _quiet() -> Iterator[None]:
     except SystemExit:  # Lightning's answer to Ctrl-C
         raise KeyboardInterrupt from None
     finally:
+        if main:
+            signal.signal(signal.SIGINT, interrupted)
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
         random.setstate(state[0])

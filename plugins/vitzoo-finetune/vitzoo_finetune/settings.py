@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -181,6 +182,11 @@ def _batch_size(count: int, accumulate: Any) -> int:
         size //= 2
     parts = accumulate if type(accumulate) is int and accumulate > 0 else 1
     return max(min(size, count), 1) if parts == 1 else max(size // parts, 1) * parts
+
+
+def leads() -> bool:
+    """Return whether this is the only process of a run, or the first of several."""
+    return not any(int(os.environ.get(name) or 0) for name in ("RANK", "LOCAL_RANK"))
 
 
 def read_run(path: Path) -> dict[str, Any]:
