@@ -10,7 +10,6 @@ import inspect
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -61,13 +60,13 @@ def commands(group=cli, path=()):
 
 @pytest.fixture
 def scans(tmp_path):
-    """A folder of two classes, each with the same scan three times."""
+    """A folder of two classes, each with one scan in three files that differ."""
     digits = Path(__file__).parents[2] / "docs" / "examples" / "digits"
     for scan in sorted(digits.glob("digit_[12]_*.png")):
         folder = tmp_path / "scans" / scan.name[:7]
         folder.mkdir(parents=True)
         for number in range(3):
-            shutil.copy(scan, folder / f"{number}.png")
+            (folder / f"{number}.png").write_bytes(scan.read_bytes() + bytes([number]))
     return tmp_path / "scans"
 
 
