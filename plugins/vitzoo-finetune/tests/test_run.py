@@ -88,6 +88,7 @@ def test_a_killed_run_continues(paper, whole, tmp_path, step):
     done = subprocess.run([sys.executable, "-c", KILLED, *map(str, arguments)], timeout=120)
     assert done.returncode == -signal.SIGKILL
     assert not (tmp_path / "run" / "run.toml").exists()
+    (tmp_path / "run" / "checkpoint.safetensors.partial").write_bytes(b"half")
     train(paper, tmp_path / "run")
     assert written(tmp_path / "run") == written(whole.out)
     assert names(tmp_path / "run") == names(whole.out)

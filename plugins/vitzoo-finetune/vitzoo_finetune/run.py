@@ -253,7 +253,7 @@ def _trained(
     trainer.strategy.barrier()
     made = _finished(folder, settings, data)
     if trainer.is_global_zero:
-        for path in (start, *folder.glob("best-*.safetensors")):
+        for path in (start, *folder.glob("best-*.safetensors"), *folder.glob("*.partial")):
             path.unlink(missing_ok=True)
     return made
 
@@ -336,8 +336,8 @@ def _folder(out: Path, *, force: bool) -> Path:
     if out.exists() and not out.is_dir():
         raise InvalidOption(f"{out} is a file, expected a folder for the results")
     names = {path.name for path in out.iterdir()} if out.exists() else set[str]()
-    of_run = {RUN, CHECKPOINT, "metrics.csv"} & names or all(n.startswith("best-") for n in names)
-    if names and not of_run:
+    of_run = (RUN, CHECKPOINT, "metrics.csv", "best-")  # also of a run that was killed
+    if names and not any(name.startswith(of_run) for name in names):
         raise InvalidOption(
             f"{out} has other files, such as {min(names)}; pass a new folder for the results"
         )
