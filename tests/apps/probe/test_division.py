@@ -47,3 +47,18 @@ def test_images_that_cannot_be_read_are_in_no_part():
     found = LabelledImages(images, ("a",)).divide(keys)
     assert 1 not in (*found.train, *found.validation)
     assert len(found.train) == 2
+
+
+def test_images_with_several_classes_leave_one_of_each_for_training():
+    classes = [("a", "b")] * 20 + [("a",)] * 20 + [("b", "c")] * 2 + [("d",)] + [()] * 10
+    labels, parts = [";".join(one) for one in classes], [""] * len(classes)
+    found = divide(labels, parts, hashes(len(classes)), 0.2, 0, classes)
+    counts = {name: sum(name in classes[i] for i in found.validation) for name in "abcd"}
+    assert counts["a"] >= 8
+    assert counts["b"] >= 4
+    assert counts["c"] == 1
+    assert counts["d"] == 0
+    assert sum(not classes[i] for i in found.validation) == 2
+    images = [LabelledImage(str(i), b"", str(i), number=float(i)) for i in range(20)]
+    numbers = LabelledImages(images, ("age",), target="number").divide(hashes(20))
+    assert len(numbers.validation) == 4

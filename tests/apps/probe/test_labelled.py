@@ -464,3 +464,50 @@ def read(path):
             says(outcome.text, tmp_path / f"{name}.parquet", part)
         else:
             assert outcome == ("value", "2", outcome.memory)
+
+
+@cases(
+    ("cells", "names"),
+    [
+        (["sun;sea", " sea ; ", "", "sun;sun"], ("sea", "sun")),
+        (["10;9", "9", "", "10"], ("9", "10")),
+    ],
+)
+def test_a_text_has_several_classes(table, cells, names):
+    data = table("path,label\n" + "".join(f"{i}.png,{cell}\n" for i, cell in enumerate(cells)))
+    found = read_labelled(data, target="labels")
+    first, second = (tuple(x.strip() for x in cell.split(";") if x.strip()) for cell in cells[:2])
+    assert [one.labels for one in found.images] == [first, second, (), first[:1]]
+    assert found.classes == names
+
+
+@pytest.mark.slow
+def test_a_list_has_several_classes(rows):
+    data = rows({"path": ["a", "b", "c"], "label": [["x", "y"], [], ["y"]]})
+    found = read_labelled(data, target="labels")
+    assert [one.labels for one in found.images] == [("x", "y"), (), ("y",)]
+    with refuses(InvalidOption, data, "list<", "text or whole numbers", "--label-column"):
+        read_labelled(data)
+    data = rows({"path": ["a", "b"], "label": [["x"], None]})
+    with refuses(InvalidOption, data, "1 of 2 rows", "row 2"):
+        read_labelled(data, target="labels")
+    names = {"info": {"features": {"label": {"feature": {"names": ["cat", "ant"]}}}}}
+    columns = {"path": ["a", "b"], "label": [[1], [0, 1]]}
+    found = read_labelled(rows(columns, {"huggingface": json.dumps(names)}), target="labels")
+    assert [one.labels for one in found.images] == [("ant",), ("cat", "ant")]
+    assert found.classes == ("cat", "ant")
+
+
+def test_a_column_of_numbers(table, rows, files):
+    data = table("path,age\na.png,2.5\nb.png,-1e3\n")
+    found = read_labelled(data, target="number", label_column="age")
+    assert [one.number for one in found.images] == [2.5, -1000.0]
+    assert found.classes == ("age",)
+    assert read_labelled(rows({"path": ["a"], "label": [0.5]}), target="number").images[0].number
+    data = table("path,label\na.png,nan\nb.png,1\nc.png,\n")
+    with refuses(InvalidOption, data, "2 of 3 rows", "no number in label", "row 1"):
+        read_labelled(data, target="number")
+    with refuses(InvalidOption, "folder", "target='number'", ".parquet"):
+        read_labelled(files("a/1.png"), target="number")
+    with refuses(InvalidOption, "target", "'labels'"):
+        read_labelled(data, target="label")

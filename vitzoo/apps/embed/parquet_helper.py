@@ -31,13 +31,14 @@ class Column(NamedTuple):
     """A column: whether it has the `bytes` or the `path` of images, and whether it is plain.
 
     A plain column has no dates and times, which have values that Python cannot represent, and no
-    lists.
+    lists; `listed` columns have lists of plain values.
     """
 
     name: str
     kind: str
     type: str
     plain: bool
+    listed: bool = False
 
 
 class Outline(NamedTuple):
@@ -228,9 +229,13 @@ def kind_of(of: Any) -> str:
 def _column(field: Any) -> Column:
     from pyarrow import types
 
-    inner = [one.type for one in field.type] if types.is_struct(field.type) else [field.type]
-    plain = not any(types.is_temporal(one) or types.is_nested(one) for one in inner)
-    return Column(field.name, kind_of(field.type), str(field.type)[:MAX_TYPE], plain)
+    def plain(*inner: Any) -> bool:
+        return not any(types.is_temporal(one) or types.is_nested(one) for one in inner)
+
+    of = field.type
+    simple = plain(*(one.type for one in of)) if types.is_struct(of) else plain(of)
+    listed = (types.is_list(of) or types.is_large_list(of)) and plain(of.value_type)
+    return Column(field.name, kind_of(of), str(of)[:MAX_TYPE], simple, listed)
 
 
 def _cell(scalar: Any, column: str, most: int) -> bytes | str | Large | Odd | Unreadable | None:
@@ -247,8 +252,11 @@ def _cell(scalar: Any, column: str, most: int) -> bytes | str | Large | Odd | Un
 
 
 def _longest(cells: Iterable[Any]) -> int:
-    """Return the most characters or bytes of a text in cells, or in structs in them."""
-    inside = (one.values() if isinstance(one, dict) else [one] for one in cells)
+    """Return the most characters or bytes of a text in cells, or in structs and lists in them."""
+    inside = (
+        one.values() if isinstance(one, dict) else one if isinstance(one, list) else [one]
+        for one in cells
+    )
     return max((len(x) for cell in inside for x in cell if isinstance(x, str | bytes)), default=0)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from vitzoo.apps.probe.division import Division, divide
 from vitzoo.errors import ImageError, InvalidOption, did_you_mean, printable
 from vitzoo.images.decode import read_bytes
 from vitzoo.images.find import LeftOut, images_in, is_hidden
-from vitzoo.keywords import check_keywords, check_types
+from vitzoo.keywords import check_choice, check_keywords, check_types
 from vitzoo.plugin.requirements import check_extra
 from vitzoo.registry.label_sets import distinct
 from vitzoo.schema.reader import describe
@@ -33,7 +34,10 @@ PARTS = {
     "validation": ("val", "valid", "validation"),
     "test": ("test",),
 }
+CLASS, LABELS, NUMBER = TARGETS = "class", "labels", "number"  # what an image is labelled with
+SEPARATOR = ";"  # of the classes in a text
 Image = Path | bytes | Callable[[], bytes]
+Answer = tuple[str, tuple[str, ...], float | None]  # the last fields of a LabelledImage
 MAX_ROWS = 2**24  # of a Parquet file; each takes memory and time
 ROWS = 1024  # of a Parquet file that are in memory at once
 MAX_TEXT = 4096  # characters of a label or a path in a Parquet file, as Linux allows for a path
@@ -48,14 +52,18 @@ class LabelledImage:
     Args:
         name: for messages and results: the path as it is written, or the number of the row.
         image: path, bytes, or a function that reads the bytes or raises ImageError.
-        label: its class.
+        label: its class; its classes or its number as text.
         part: `train`, `test` or `validation`; empty if the data does not say.
+        labels: all its classes, if an image may have several.
+        number: what a regression learns.
     """
 
     name: str
     image: Image
     label: str
     part: str = ""
+    labels: tuple[str, ...] = ()
+    number: float | None = None
 
     def read(self) -> bytes:
         """Return the bytes of the image file; raise ImageError if it cannot be read."""
@@ -69,11 +77,13 @@ class LabelledImages:
     """The images of a data set, all class names in their order, and the files left out.
 
     `left_out` is the number of the other files in folders by ending, without hidden files.
+    `target` is `class`, `labels` or `number`; numbers have the name of their column as `classes`.
     """
 
     images: Sequence[LabelledImage]
     classes: tuple[str, ...]
     left_out: Mapping[str, int] = field(default_factory=dict)
+    target: str = CLASS
 
     def divide(self, sha256: Sequence[str], *, share: float = 0.2, seed: int = 0) -> Division:
         """Return which images train, which choose, and which test.
@@ -88,7 +98,8 @@ class LabelledImages:
             seed: of the choice.
         """
         labels, parts = [one.label for one in self.images], [one.part for one in self.images]
-        return divide(labels, parts, sha256, share, seed)
+        classes = None if self.target == CLASS else [one.labels for one in self.images]
+        return divide(labels, parts, sha256, share, seed, classes)
 
 
 @check_keywords()
@@ -98,6 +109,7 @@ def read_labelled(
     image_column: str | None = None,
     label_column: str | None = None,
     split_column: str | None = None,
+    target: str = CLASS,
 ) -> LabelledImages:
     """Find the images of a data set and their classes; no image is opened.
 
@@ -110,16 +122,25 @@ def read_labelled(
         image_column, label_column, split_column: names of the columns of a file. None: the first of
             `path`, `image`, `file_name` and `file`; of `label` and `class`; and `split`, if there
             is one.
+        target: `class`: each image has one class. `labels`: each has any number of classes, in a
+            text with `;` between them, or in a list of Parquet; an empty text is no class.
+            `number`: each has a number. The last two need a file.
 
     Raises:
-        InvalidOption: there is no such data or column, or an image has no class.
+        InvalidOption: there is no such data or column, or an image has no class or number.
         MissingDependency: pyarrow is needed.
     """
     check_types("read_labelled", data=(data, "text or a path"))
     path, columns = Path(data), (image_column, label_column, split_column)
+    check_choice("target", target, TARGETS)
     check_data(path)
     if not os.path.isdir(path):  # noqa: PTH112  # never raises
-        return (_parquet if path.suffix.lower() == PARQUET else _csv)(path, columns)
+        return (_parquet if path.suffix.lower() == PARQUET else _csv)(path, columns, target)
+    if target != CLASS:
+        raise InvalidOption(
+            f"{path} is a folder, whose images have one class each; for target={target!r} name a "
+            f"{CSV}, {TSV} or {PARQUET} file"
+        )
     if named := [name for name in columns if name is not None]:
         raise InvalidOption(
             f"{path} is a folder, which has no column {named[0]!r}; leave the names of columns "
@@ -184,7 +205,7 @@ def _images(data: Path, folder: Path, part: str, left_out: LeftOut) -> Iterator[
             yield LabelledImage(name, path, printable(one.name), part)
 
 
-def _csv(data: Path, columns: Sequence[str | None]) -> LabelledImages:
+def _csv(data: Path, columns: Sequence[str | None], target: str) -> LabelledImages:
     try:
         with data.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.reader(file, delimiter="\t" if data.suffix.lower() == TSV else ",")
@@ -197,10 +218,10 @@ def _csv(data: Path, columns: Sequence[str | None]) -> LabelledImages:
     names = _columns(data, header, columns)
     places = [header.index(name) if name else None for name in names]
     cells = [[row[i] if i is not None and i < len(row) else None for row in table] for i in places]
-    return _table(data, *cells, names=names)
+    return _table(data, *cells, names=names, target=target)
 
 
-def _parquet(data: Path, columns: Sequence[str | None]) -> LabelledImages:
+def _parquet(data: Path, columns: Sequence[str | None], target: str) -> LabelledImages:
     check_extra("parquet", "vitzoo.probe")
     try:
         file = parquet_file(str(data))
@@ -211,7 +232,7 @@ def _parquet(data: Path, columns: Sequence[str | None]) -> LabelledImages:
             )
         names = _columns(data, [one.name for one in file.columns], columns)
         found = {one.name: one for one in file.columns}
-        _check_types(data, found, names)
+        _check_types(data, found, names, target)
         stored = found[str(names[0])].kind == "bytes"
         wanted = [f"{names[0]}{'.path' * stored}", *filter(None, names[1:])]
         cells: dict[str | None, list[Any]] = {}
@@ -226,32 +247,46 @@ def _parquet(data: Path, columns: Sequence[str | None]) -> LabelledImages:
     stated = [_label(data, name) for name in _class_names(file.outline.metadata, names[1])]
     known = [own and name for own, name in zip(stated, distinct(stated), strict=True)]
     if known:
-        labels = [known[i] if type(i) is int and 0 <= i < len(known) else i for i in labels]
-    table = _table(data, images, labels, parts, names=names, order=known)
+        labels = [_named(cell, known) for cell in labels]
+    table = _table(data, images, labels, parts, names=names, order=known, target=target)
     if not stored:
         return table
     read = partial(read_cell, str(data), str(names[0]))
     rows = [replace(one, image=partial(read, row)) for row, one in enumerate(table.images)]
-    return LabelledImages(rows, table.classes)
+    return replace(table, images=rows)
 
 
-def _check_types(data: Path, columns: dict[str, Column], names: Sequence[str | None]) -> None:
-    """Refuse dates and times, which have values that Python cannot represent, and lists."""
+def _named(cell: Any, names: Sequence[str]) -> Any:
+    """Return the names of a number, or of the numbers in a list; what has no name is unchanged."""
+    if isinstance(cell, list):
+        return [_named(one, names) for one in cell]
+    return names[cell] if type(cell) is int and 0 <= cell < len(names) else cell
+
+
+def _check_types(
+    data: Path, columns: dict[str, Column], names: Sequence[str | None], target: str
+) -> None:
+    """Refuse dates and times, which have values that Python cannot represent, and other lists."""
     for kind, name in zip(("image", "label", "split"), names, strict=True):
-        if name is not None and not columns[name].plain:
-            raise InvalidOption(
-                f"{data}: the column {name!r} has values of type {columns[name].type}, expected "
-                "text or whole numbers; name another column: "
-                f"{kind}_column=, in the shell --{kind}-column"
-            )
+        if name is None or columns[name].plain:
+            continue
+        if columns[name].listed and kind == "label" and target == LABELS:
+            continue
+        what = {LABELS: "text or lists of text", NUMBER: "numbers"} if kind == "label" else {}
+        raise InvalidOption(
+            f"{data}: the column {name!r} has values of type {columns[name].type}, expected "
+            f"{what.get(target, 'text or whole numbers')}; name another column: "
+            f"{kind}_column=, in the shell --{kind}-column"
+        )
 
 
 def _class_names(metadata: dict[bytes, bytes], column: str | None) -> list[str]:
     """Return the names of a `ClassLabel` in the metadata of the library datasets; usually none."""
     try:
         info = json.loads(metadata[b"huggingface"][:MAX_NAMES])["info"]
-        names = info["features"][column]["names"]
-    except (KeyError, TypeError, ValueError, RecursionError):
+        feature = info["features"][column]
+        names = feature.get("feature", feature)["names"]  # the first is that of a list
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return []
     return names if isinstance(names, list) and all(isinstance(n, str) for n in names) else []
 
@@ -284,21 +319,28 @@ def _table(
     *,
     names: Sequence[str | None],
     order: Sequence[str] = (),
+    target: str,
 ) -> LabelledImages:
-    texts = [_label(data, value) for value in labels]
-    _refuse(data, f"no {names[1]}", [text == "" for text in texts])
+    read = {CLASS: _class, LABELS: _labels, NUMBER: _number}[target]
+    answers = [read(data, value) for value in labels]
+    what = f"no number in {names[1]}" if target == NUMBER else f"no {names[1]}"
+    _refuse(data, what, [one is None for one in answers])
     places = [_part(value) if names[2] else "" for value in parts]
     known = f"a {names[2]} that is none of {', '.join(itertools.chain(*PARTS.values()))}"
     _refuse(data, known, [part is None for part in places])
     found = [
-        LabelledImage(*_image(data, number, value), text, part or "")
-        for number, (value, text, part) in enumerate(zip(images, texts, places, strict=True), 1)
+        LabelledImage(*_image(data, i, value), answer[0], part or "", *answer[1:])
+        for i, (value, answer, part) in enumerate(zip(images, answers, places, strict=True), 1)
+        if answer is not None
     ]
-    classes = set(texts)
+    if target == NUMBER:
+        return LabelledImages(found, (printable(str(names[1])),), target=target)
+    classes = {name for one in found for name in (one.labels if target == LABELS else [one.label])}
     named = [name for name in order if name in classes]
     others = _sorted(classes.difference(named))  # numbers that have no name
     below = [text for text in others if text.startswith("-")]
-    return LabelledImages(found, tuple(dict.fromkeys((*below, *named, *others))))
+    ordered = tuple(dict.fromkeys((*below, *named, *others)))
+    return LabelledImages(found, ordered, target=target)
 
 
 def _sorted(names: Iterable[str]) -> tuple[str, ...]:
@@ -315,6 +357,29 @@ def _refuse(data: Path, what: str, bad: Sequence[bool]) -> None:
             f"{data}: {count} of {len(bad)} rows have {what}, the first is row "
             f"{bad.index(True) + 1}; correct these rows, or remove them"
         )
+
+
+def _class(data: Path, value: Any) -> Answer | None:
+    text = _label(data, value)
+    return (text, (), None) if text else None
+
+
+def _labels(data: Path, value: Any) -> Answer | None:
+    """Return the classes in a list, or in a text; None for a cell that is missing."""
+    if value is None:
+        return None
+    cells = value.split(SEPARATOR) if isinstance(value, str) else value
+    cells = cells if isinstance(cells, list) else [cells]
+    names = tuple(dict.fromkeys(filter(None, (_label(data, one) for one in cells))))
+    return f"{SEPARATOR} ".join(names), names, None
+
+
+def _number(_data: Path, value: Any) -> Answer | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return (repr(number), (), number) if math.isfinite(number) else None
 
 
 def _label(data: Path, value: Any) -> str:
