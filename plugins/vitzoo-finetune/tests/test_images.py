@@ -3,14 +3,12 @@
 import random
 
 import pytest
-import torch
 from PIL import Image
-from torch.utils.data import DataLoader
 
 import vitzoo
-from helpers import refuses, says
+from helpers import refuses
 from vitzoo.errors import InvalidOption
-from vitzoo_finetune.images import Augmented, Batches, Every, Images, read_data
+from vitzoo_finetune.images import Batches, Every, read_data
 from vitzoo_finetune.settings import Settings
 
 NO_COLUMNS = dict.fromkeys(("image_column", "label_column", "split_column"))
@@ -104,38 +102,3 @@ def test_every_image_is_measured_once():
     keys = [k for rank in range(3) for one in Every(50, 8, rank, 3) for k in one]
     assert sorted(i for i, kind in keys if kind == -1) == list(range(50))
     assert len({len(list(Every(50, 8, rank, 3))) for rank in range(3)}) == 1
-
-
-@pytest.mark.slow
-def test_augmentation_depends_on_seed_epoch_and_image_alone(write, prepare):
-    data = read_data(write(*(f"{c}/{i}.png" for c in "ab" for i in range(4))), NO_COLUMNS, prepare)
-    model = vitzoo.create("vit_digits")
-    names = ("crop", "flip", "randaugment", "erase")
-
-    def inputs(seed, epoch, workers):
-        images = Images(data.train, Augmented(model, prepare, names), seed)
-        keys = [(i, epoch) for i in range(len(data.train))]
-        batches = [keys[:3], keys[3:]]
-        loaded = DataLoader(images, batch_sampler=batches, num_workers=workers)
-        return torch.cat([batch[0] for batch in loaded])
-
-    first = inputs(0, 1, 0)
-    assert first.shape[1:] == (1, 28, 28)
-    assert torch.equal(first, inputs(0, 1, 2))
-    assert not torch.equal(first, inputs(0, 2, 0))
-    assert not torch.equal(first, inputs(1, 1, 0))
-
-
-def test_without_augmentation_inputs_are_those_of_predict(write, prepare):
-    data = write("a/1.png")
-    image = Image.open(data / "a/1.png")
-    made = Augmented(vitzoo.create("vit_digits"), prepare, ())(image)
-    assert torch.equal(made, prepare(data / "a/1.png"))
-
-
-def test_augmentations_that_need_8_bits_refuse():
-    model = vitzoo.create("vit_digits")
-    bands = vitzoo.transform(model, scale=4095)
-    with refuses(InvalidOption, "crop", "8-bit", "--augment none") as caught:
-        Augmented(model, bands, ("crop",))
-    says(str(caught.value), "1 channels")

@@ -94,6 +94,40 @@ def test_a_killed_run_continues(paper, whole, tmp_path, step):
     assert names(tmp_path / "run") == names(whole.out)
 
 
+MIXED = {"mixup": 0.8, "cutmix": 1.0, "optimizer": "lamb", "augment": "simple-crop,3-augment"}
+MIXED |= {"epochs": 4, "steps": 6, "erase": 0.3, "color_jitter": 0.3, "label_smoothing": 0.1}
+
+
+@cases("step", [3, 5])  # 3 steps are an epoch
+def test_a_killed_run_that_mixes_images_and_ends_within_an_epoch_continues(paper, tmp_path, step):
+    options = SHORT | MIXED | {"steps": 5, "save_every": 1}
+    expected = train(paper, tmp_path / "whole", **options)
+    lines = written(expected.out)[1]
+    assert [line["epoch"] for line in lines] == ["1", "2"]
+    arguments = [paper, tmp_path / "run", step, options]
+    done = subprocess.run([sys.executable, "-c", KILLED, *map(str, arguments)], timeout=120)
+    assert done.returncode == (-signal.SIGKILL if step < 5 else 0)  # the run has five steps
+    train(paper, tmp_path / "run", **options)
+    assert written(tmp_path / "run") == written(expected.out)
+
+
+def test_a_run_with_a_recipe_says_what_is_stated(paper, tmp_path, run):
+    words = ("--epochs", 1, "--batch-size", 30, "--image-size", 28, "--augment", "crop")
+    words += ("--recipe", "mae/vit_b16:mae")
+    code, _, err = run("finetune", "vit_digits", paper, "--out", tmp_path / "run", *words)
+    assert code == 0
+    says(err, "recipe of mae/vit_b16:mae: facebookresearch/mae", "mixup 0.8 (recipe)")
+    says(err, "augment crop (given)", "clip 0.0 (not stated: default)")
+    settings = tomllib.loads((tmp_path / "run" / "run.toml").read_text())["settings"]
+    assert (settings["recipe"], settings["layer_decay"]) == ("mae/vit_b16:mae", 0.65)
+    assert settings["lr"] == 0.002 * 30 / 1024
+
+
+def test_pairs_of_images_are_mixed(paper, tmp_path):
+    with refuses(InvalidOption, "mixup", "pairs", "15", "batch_size=28"):
+        train(paper, tmp_path / "x", accumulate=2, mixup=0.8)
+
+
 def test_the_folder_is_a_network_with_labels(paper, whole):
     model = vitzoo.create(f"{whole.out}/")
     assert model.labels == whole.classes == tuple(f"digit {i}" for i in range(10))

@@ -19,10 +19,10 @@ from vitzoo.cli import (
     weights_option,
 )
 from vitzoo.errors import ExitCode
-from vitzoo_finetune.settings import NAMES, Settings, leads
+from vitzoo_finetune.recipes import read_recipe
+from vitzoo_finetune.settings import MANY, NAMES, OPTIMIZERS, SCHEDULES, Settings, leads
 
 COLUMNS = ("path", "best_epoch", "val_accuracy", "test_accuracy")
-MANY = 2**62  # training images: more than there are
 number = click.FloatRange(0)
 count = click.IntRange(1)
 
@@ -37,12 +37,21 @@ count = click.IntRange(1)
     help="What trains: all layers (the default), the classifier, an adapter, or the last N blocks "
     "and the classifier.",
 )
+@click.option(
+    "--recipe",
+    metavar="own|VARIANT:WEIGHTS",
+    help="Take the recipe of the publishers of MODEL, or of other weights, as the defaults.",
+)
 @click.option("--epochs", type=count, help="Passes through the training images.")
+@click.option("--steps", type=click.IntRange(0), help="End after so many steps; 0: the epochs.")
+@click.option("--optimizer", type=click.Choice(OPTIMIZERS), help="By timm's name; default: adamw.")
+@click.option("--momentum", type=number, help="Of sgd and momentum; default: 0.9.")
 @click.option("--lr", type=number, help="Learning rate of the head.")
 @click.option("--batch-size", type=count, help="Images of a step, in all processes together.")
 @click.option("--accumulate", type=count, help="Compute a step in so many parts: less memory.")
 @click.option("--layer-decay", type=number, help="Factor of the rate from layer to layer.")
 @click.option("--weight-decay", type=number, help="Weight decay of matrices.")
+@click.option("--schedule", type=click.Choice(SCHEDULES), help="Fall of the rate; default: cosine.")
 @click.option("--warm-up", type=number, help="Share of the steps in which the rate rises.")
 @click.option("--clip", type=number, help="Largest norm of the gradients; 0 does not clip.")
 @click.option("--drop-path", type=number, help="Rate of drop path in the last block.")
@@ -50,8 +59,14 @@ count = click.IntRange(1)
 @click.option(
     "--augment",
     metavar="NAMES",
-    help="crop, flip, randaugment and erase, separated by commas, or none. Default: crop,flip.",
+    help="crop or simple-crop, flip, randaugment or timm's rand-..., and 3-augment, separated by "
+    "commas; or none. Default: crop,flip.",
 )
+@click.option("--crop-scale", type=number, help="Smallest share of a crop; default: 0.5.")
+@click.option("--color-jitter", type=number, help="Brightness, contrast, saturation; default: 0.")
+@click.option("--erase", type=number, help="Probability of random erasing; default: 0.")
+@click.option("--mixup", type=number, help="Alpha of mixup; 0, the default, does not mix.")
+@click.option("--cutmix", type=number, help="Alpha of CutMix; 0, the default, does not mix.")
 @click.option("--image-size", metavar="PX", type=count, help="Side of the images in px.")
 @click.option("--precision", type=click.Choice(("32", "bf16", "16")), help="Autocast; default: 32.")
 @click.option("--rank", type=count, help="Rank of LoRA.")
@@ -99,11 +114,13 @@ def finetune_command(
     Examples:
       vitzoo finetune dinov2/vit_s14 photos --out flowers
       vitzoo finetune vit_b16 photos.csv --out flowers --method lora --precision bf16
+      vitzoo finetune mae/vit_b16 photos --out flowers --recipe own --batch-size 64
       vitzoo predict flowers/ image.jpg
     """
-    check_network(model, weights)
+    named = check_network(model, weights)
     given = {name: options[name] for name in NAMES if name in options}
-    Settings.complete({"model": model} | given, MANY, 0)  # refuses wrong values early
+    recipe = read_recipe(options["recipe"], named)
+    Settings.complete({"model": model} | given, MANY, 0, recipe)  # refuses wrong values early
     if not data.exists():
         read_labelled(data)  # raises
     from vitzoo_finetune.run import finetune

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -163,63 +163,6 @@ class Images(Dataset[tuple[Tensor, int, int]]):
         image, label = self.pairs[index]
         draw(self.seed, max(epoch, 0), index)
         return self.prepare(opened(image)), PADDING if epoch == -2 else label, index
-
-
-class Augmented:
-    """Prepares a training image: crop, flip, RandAugment, then the network's pixels, then erasing.
-
-    Args:
-        model: the network.
-        prepare: its transform.
-        names: of the augmentations.
-
-    Raises:
-        InvalidOption: an augmentation needs 8-bit images with one or three channels.
-    """
-
-    def __init__(self, model: Any, prepare: vitzoo.Transform, names: Sequence[str]) -> None:
-        from timm.data.auto_augment import rand_augment_transform
-        from timm.data.random_erasing import RandomErasing
-        from torchvision import transforms  # type: ignore[import-untyped]
-
-        self.steps: list[Callable[[Image.Image], Image.Image]] = []
-        self.pixels = prepare.resize
-        self.finish = prepare
-        self.erase: Callable[[Tensor], Tensor] | None = None
-        if names and not self.pixels.of_8_bits:
-            raise InvalidOption(
-                f"the augmentation {names[0]} needs 8-bit images with one or three channels, the "
-                f"network reads {prepare.channels} channels with its own scale or bands; pass "
-                "augment='none' (--augment none)"
-            )
-        if "crop" in names:
-            mode = transforms.InterpolationMode(prepare.preprocessing.interpolation)
-            size = list(prepare.image_size)
-            self.steps.append(transforms.RandomResizedCrop(size, (0.5, 1.0), interpolation=mode))
-            # The image has its size now, and is not cropped a second time.
-            self.finish = vitzoo.transform(
-                model, image_size=prepare.image_size, crop_pct=1.0, crop_mode="squash"
-            )
-        if "flip" in names:
-            self.steps.append(transforms.RandomHorizontalFlip())
-        if "randaugment" in names:
-            grey = tuple(round(255 * x) for x in prepare.preprocessing.mean)
-            fill = grey if len(grey) == 3 else grey[0]
-            self.steps.append(rand_augment_transform("rand-m9-mstd0.5-inc1", {"img_mean": fill}))
-        if "erase" in names:
-            erasing: Any = RandomErasing
-            self.erase = erasing(0.25, mode="const", device="cpu")
-
-    def __call__(self, image: Image.Image) -> Tensor:
-        """Return the input (c, h, w) of an image."""
-        if not self.steps and self.erase is None:
-            return self.finish(image)
-        image.load()
-        pixels: Any = self.pixels.pixels(ImageOps.exif_transpose(image))
-        for step in self.steps:
-            pixels = step(pixels)
-        made = self.finish(pixels)
-        return made if self.erase is None else self.erase(made)
 
 
 class Batches:

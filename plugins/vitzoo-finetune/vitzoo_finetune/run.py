@@ -28,9 +28,9 @@ import vitzoo
 from vitzoo.cli import check_network
 from vitzoo.errors import InvalidOption, VitzooError, short_repr
 from vitzoo_finetune import results
+from vitzoo_finetune.augmenting import augmented
 from vitzoo_finetune.checkpoints import SafeCheckpoints, read_tensors, same_settings
 from vitzoo_finetune.images import (
-    Augmented,
     Batches,
     Data,
     Every,
@@ -39,6 +39,8 @@ from vitzoo_finetune.images import (
     read_data,
 )
 from vitzoo_finetune.networks import finish, prepared, source_of
+from vitzoo_finetune.optimizing import mixing_of
+from vitzoo_finetune.recipes import read_recipe
 from vitzoo_finetune.settings import NAMES, Settings, leads, read_run
 from vitzoo_finetune.training import Epoch, Saving, Training
 
@@ -93,17 +95,27 @@ def finetune(
     *,
     weights: str | None = None,
     method: str | None = None,
+    recipe: str | None = None,
     epochs: int | None = None,
+    steps: int | None = None,
+    optimizer: str | None = None,
+    momentum: float | None = None,
     lr: float | None = None,
     batch_size: int | None = None,
     accumulate: int | None = None,
     layer_decay: float | None = None,
     weight_decay: float | None = None,
+    schedule: str | None = None,
     warm_up: float | None = None,
     clip: float | None = None,
     drop_path: float | None = None,
     label_smoothing: float | None = None,
     augment: str | None = None,
+    crop_scale: float | None = None,
+    color_jitter: float | None = None,
+    erase: float | None = None,
+    mixup: float | None = None,
+    cutmix: float | None = None,
     image_size: int | None = None,
     precision: str | None = None,
     rank: int | None = None,
@@ -135,9 +147,12 @@ def finetune(
         weights: name of weights, or a file; None: the default weights.
         method: `full` trains all layers, `head` the classifier, `last:N` the last N blocks and the
             classifier, `lora` an adapter. None: `full`.
-        epochs, lr, batch_size, accumulate, layer_decay, weight_decay, warm_up, clip, drop_path,
-            label_smoothing, augment, image_size, precision, rank, patience, seed: see `Settings`.
-            None: a default for this method and number of images.
+        recipe: `own`, or VARIANT:WEIGHTS: take what the publishers of the network, or of these
+            weights, state as the defaults. The rate is in proportion to the batch size.
+        epochs, steps, optimizer, momentum, lr, batch_size, accumulate, layer_decay, weight_decay,
+            schedule, warm_up, clip, drop_path, label_smoothing, augment, crop_scale, color_jitter,
+            erase, mixup, cutmix, image_size, precision, rank, patience, seed: see `Settings`. None:
+            a default for this method and number of images.
         run: a file `run.toml` of another run, whose settings are the defaults.
         image_column, label_column, split_column: names of columns of a file.
         device: such as `cpu` or `cuda:1`. None: VITZOO_DEVICE, or a GPU if there is one.
@@ -159,22 +174,32 @@ def finetune(
     named = check_network(given["model"], weights)
     folder = _folder(Path(out), force=force and leads())
     if run is not None:
-        given = read_run(Path(run)) | {k: v for k, v in given.items() if v is not None}
+        if recipe:
+            raise InvalidOption(
+                "run (--run) states all settings, so recipe (--recipe) cannot choose them; pass one"
+            )
+        given = read_run(Path(run)) | _stated(given)
     columns = {
         "image_column": image_column,
         "label_column": label_column,
         "split_column": split_column,
     }
-    prepare = vitzoo.transform(given["model"], **_size(given.get("image_size")))
+    chosen = read_recipe(given.get("recipe"), named)
+    size = given.get("image_size") or (chosen.values["image_size"] if chosen else None)
+    prepare = vitzoo.transform(given["model"], image_size=size)
     found = read_data(Path(data), columns, prepare)
-    settings = Settings.complete(given, len(found.train), named.spec.embed_dim or 0)
+    settings = Settings.complete(given, len(found.train), named.spec.embed_dim or 0, chosen)
+    augmented(given["model"], prepare, settings)  # refuses what the images cannot be
     _check_parts(settings, devices)
     if (folder / RUN).exists():
         return _finished(folder, settings, found)
     if (folder / CHECKPOINT).exists():
         _check_same(same_settings(folder / CHECKPOINT), _state(settings, found), folder)
         say(f"continues the run in {folder}")
-    _explain(found, settings, say)
+    _explain(found, say)
+    if chosen:
+        say(f"recipe of {chosen.name}: {chosen.source}")
+    say(chosen.explain(settings, given) if chosen else _shown(settings))
     with _quiet(), _memory(settings):
         return _trained(
             settings, found, folder, say,
@@ -201,9 +226,11 @@ def _trained(
     if grad_checkpointing:
         model.set_grad_checkpointing()
     prepare = vitzoo.transform(model)
-    trained = Images(data.train, Augmented(model, prepare, settings.augmentations), settings.seed)
+    trained = Images(data.train, augmented(model, prepare, settings), settings.seed)
     steps = len(data.train) // settings.batch_size * settings.epochs
-    module = Training(network, settings, steps, folder, lambda _epoch: None)
+    steps = min(settings.steps or steps, steps)
+    mixing = mixing_of(settings, len(data.classes))
+    module = Training(network, settings, steps, folder, lambda _epoch: None, mixing)
     callbacks: list[Callback] = [Saving(folder / CHECKPOINT, save_every, settings.accumulate)]
     if shown := progress and sys.stderr.isatty():
         callbacks.append(TQDMProgressBar())
@@ -351,8 +378,12 @@ def _folder(out: Path, *, force: bool) -> Path:
     return out
 
 
-def _size(size: Any) -> dict[str, Any]:
-    return {"image_size": size} if size else {}
+def _stated(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _shown(settings: Settings) -> str:
+    return ", ".join(f"{name} {value}" for name, value in settings.to_data().items() if value != "")
 
 
 def _state(settings: Settings, data: Data) -> dict[str, Any]:
@@ -399,10 +430,18 @@ def _check_parts(settings: Settings, devices: int) -> None:
             f"batch_size is {settings.batch_size}, expected a multiple of accumulate times the "
             f"number of devices ({parts}); pass batch_size={least} (--batch-size {least})"
         )
+    mixed = "mixup" if settings.mixup else "cutmix" if settings.cutmix else ""
+    if mixed and settings.batch_size // parts % 2:
+        least = max(settings.batch_size // (2 * parts), 1) * 2 * parts
+        raise InvalidOption(
+            f"{mixed} mixes pairs of images, and a part of a step has "
+            f"{settings.batch_size // parts}, expected an even number; pass batch_size={least} "
+            f"(--batch-size {least})"
+        )
 
 
-def _explain(data: Data, settings: Settings, say: Callable[[str], object]) -> None:
-    """Say what is trained on what, and all settings."""
+def _explain(data: Data, say: Callable[[str], object]) -> None:
+    """Say what is trained on what."""
     drawn = ", a fifth of the training images" if data.drawn else ""
     say(
         f"{len(data.train)} training, {len(data.validation)} validation{drawn}, and "
@@ -414,7 +453,6 @@ def _explain(data: Data, settings: Settings, say: Callable[[str], object]) -> No
         say(f"left out: {count} files with the ending {ending}, which is of no image")
     for names in data.conflicts:
         say(f"the same bytes have different classes: {', '.join(names)}")
-    say(", ".join(f"{name} {value}" for name, value in settings.to_data().items() if value != ""))
 
 
 def _place(device: str | None, devices: int) -> dict[str, Any]:

@@ -8,14 +8,23 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from vitzoo.errors import InvalidOption, did_you_mean, short_repr
 
+if TYPE_CHECKING:
+    from vitzoo_finetune.recipes import Recipe
+
 METHODS = ("full", "head", "lora", "last:N")
-AUGMENTATIONS = ("crop", "flip", "randaugment", "erase")
+AUGMENTATIONS = ("crop", "simple-crop", "flip", "randaugment", "3-augment")
+RANDAUGMENT = "rand-m9-mstd0.5-inc1"  # what `randaugment` means
+RAND = r"rand(-(m|n|p|mstd|mmax|inc)\d+(\.\d+)?|-t(weights|3aw|3a))*"  # timm's notation
+OPTIMIZERS = ("adamw", "sgd", "momentum", "lamb", "lion")  # timm's names
+SCHEDULES = ("cosine", "linear", "constant")
 PRECISIONS = ("32", "bf16", "16")
+CHOICES = {"precision": PRECISIONS, "optimizer": OPTIMIZERS, "schedule": SCHEDULES}
 STEPS, FEWEST, MOST = 1000, 10, 100  # steps that the default number of epochs aims at; epochs
+MANY = 2**62  # training images: more than there are, for checks before the data are read
 SMALL = 1000  # training images; fewer ones get no drop path
 BATCH, WIDTH = 64, 384  # images of a step, and width of a network, that these rates are for
 NARROW, WIDE = 8.0, 0.25  # factors of the rate for other widths, at most
@@ -34,6 +43,13 @@ EXPECTED: Mapping[str, tuple[Any, str]] = {  # of numbers: what holds, and how a
     "clip": (lambda x: _number(x) and x >= 0, "0 or above; 0 does not clip"),
     "drop_path": (lambda x: _number(x) and 0 <= x < 1, "in [0, 1)"),
     "label_smoothing": (lambda x: _number(x) and 0 <= x < 1, "in [0, 1)"),
+    "steps": (lambda n: type(n) is int and n >= 0, "a whole number; 0 are all of the epochs"),
+    "momentum": (lambda x: _number(x) and 0 <= x < 1, "in [0, 1)"),
+    "mixup": (lambda x: _number(x) and 0 <= x < 1e4, "0 or above; 0 does not mix"),
+    "cutmix": (lambda x: _number(x) and 0 <= x < 1e4, "0 or above; 0 does not mix"),
+    "erase": (lambda x: _number(x) and 0 <= x <= 1, "a probability"),
+    "color_jitter": (lambda x: _number(x) and 0 <= x <= 1, "in [0, 1]"),
+    "crop_scale": (lambda x: _number(x) and 0 < x <= 1, "a share of the area, in (0, 1]"),
 }
 
 
@@ -49,15 +65,24 @@ class Settings:
         model, weights: the network, as it is named; `weights` is empty for the default weights.
         method: `full`, `head`, `lora` or `last:N`.
         epochs: passes through the training images.
+        recipe: weights whose recipe gave values, VARIANT:WEIGHTS; empty without one.
+        steps: after which the run ends; 0: all of the epochs.
+        optimizer: `adamw`, `sgd` (Nesterov), `momentum`, `lamb` or `lion`, as timm names them.
+        momentum: of `sgd` and `momentum`.
         lr: learning rate of the head, after the warm-up.
         batch_size: images of a step, in all processes together.
         accumulate: parts in which the images of a step are computed.
         layer_decay, weight_decay: as in `vitzoo.param_groups`.
-        warm_up: share of the steps in which the rate rises; then it falls as a cosine to 0.
+        schedule: how the rate falls to 0 after the warm-up, `cosine` or `linear`; or `constant`.
+        warm_up: share of the steps in which the rate rises from 0.
         clip: largest norm of the gradients.
         drop_path: rate of the last block.
         label_smoothing: of the cross-entropy.
         augment: names of augmentations, separated by commas; or `none`.
+        crop_scale: smallest share of the area that `crop` leaves.
+        color_jitter: largest change of brightness, contrast and saturation, as a share.
+        erase: probability of random erasing.
+        mixup, cutmix: alpha of the Beta distribution; 0 for none.
         image_size: px of a side; 0 is the size of the network.
         precision: `32`, `bf16` or `16`.
         rank: of LoRA.
@@ -68,17 +93,27 @@ class Settings:
     model: str
     weights: str
     method: str
+    recipe: str
     epochs: int
+    steps: int
+    optimizer: str
+    momentum: float
     lr: float
     batch_size: int
     accumulate: int
     layer_decay: float
     weight_decay: float
+    schedule: str
     warm_up: float
     clip: float
     drop_path: float
     label_smoothing: float
     augment: str
+    crop_scale: float
+    color_jitter: float
+    erase: float
+    mixup: float
+    cutmix: float
     image_size: int
     precision: str
     rank: int
@@ -86,10 +121,13 @@ class Settings:
     seed: int
 
     @classmethod
-    def complete(cls, given: Mapping[str, Any], count: int, width: int) -> Self:
+    def complete(
+        cls, given: Mapping[str, Any], count: int, width: int, recipe: Recipe | None = None
+    ) -> Self:
         """Return given settings with defaults for a number of training images, and a width.
 
-        The default rate is in proportion to the batch size, and inversely to the width.
+        The default rate is in proportion to the batch size, and inversely to the width. A recipe
+        replaces the defaults of all that recipes may state.
 
         Raises:
             InvalidOption: a value is not possible.
@@ -99,7 +137,8 @@ class Settings:
         kind = method.partition(":")[0]
         whole = kind in ("full", "last")
         accumulate = stated.get("accumulate", 1)
-        batch_size = stated.get("batch_size", _batch_size(count, accumulate))
+        usual = recipe.batch_size if recipe else _batch_size(count, accumulate)
+        batch_size = stated.get("batch_size", usual)
         _check("batch_size", batch_size)
         factor = min(max(WIDTH / width, WIDE), NARROW) if width else 1.0
         defaults = {
@@ -115,6 +154,16 @@ class Settings:
             "drop_path": 0.1 if whole and count >= SMALL else 0.0,
             "label_smoothing": 0.1 if count >= SMALL else 0.0,
             "augment": "crop,flip",
+            "crop_scale": 0.5,
+            "color_jitter": 0.0,
+            "erase": 0.0,
+            "mixup": 0.0,
+            "cutmix": 0.0,
+            "recipe": "",
+            "steps": 0,
+            "optimizer": "adamw",
+            "momentum": 0.9,
+            "schedule": "cosine",
             "image_size": 0,
             "precision": "32",
             "rank": 8,
@@ -122,6 +171,13 @@ class Settings:
             "seed": 0,
             "weights": "",
         }
+        if recipe is not None:
+            defaults |= recipe.defaults(batch_size)
+            stated["recipe"] = recipe.name
+        if stated.get("epochs"):
+            defaults["steps"] = 0
+        elif steps := stated.get("steps", defaults["steps"]):
+            defaults["epochs"] = -(-steps // max(count // batch_size, 1))
         made = cls(**{**defaults, **stated})
         made._check(count)
         return replace(made, lr=float(made.lr))
@@ -130,17 +186,20 @@ class Settings:
         for name in EXPECTED:
             _check(name, getattr(self, name))
         if self.batch_size > count:
+            stated = ", as the recipe states or you passed" if self.recipe else ""
             raise InvalidOption(
-                f"batch_size is {self.batch_size}, expected at most the {count} training images; "
-                "pass a smaller batch_size (--batch-size)"
+                f"batch_size is {self.batch_size}{stated}, expected at most the {count} training "
+                "images; pass a smaller batch_size (--batch-size), in proportion to which the rate "
+                "is set"
             )
-        if self.precision not in PRECISIONS:
-            raise InvalidOption(
-                f"precision must be one of {', '.join(PRECISIONS)}, got "
-                f"{short_repr(self.precision)}"
-            )
+        for name, known in CHOICES.items():
+            if (value := getattr(self, name)) not in known:
+                hint = did_you_mean(value, known) if isinstance(value, str) else ""
+                raise InvalidOption(
+                    f"{name} must be one of {', '.join(known)}, got {short_repr(value)}{hint}"
+                )
         for name in self.augmentations:
-            if name not in AUGMENTATIONS:
+            if name not in AUGMENTATIONS and not re.fullmatch(RAND, name):
                 raise InvalidOption(
                     f"augment must be none or names of {', '.join(AUGMENTATIONS)}, separated by "
                     f"commas, got {short_repr(self.augment)}{did_you_mean(name, AUGMENTATIONS)}"

@@ -11,29 +11,18 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from lightning.pytorch import Callback, LightningModule, Trainer
+from timm.data.mixup import Mixup
 from torch import Tensor, nn
 from torchmetrics import CatMetric, MeanMetric
 
-import vitzoo
 from vitzoo.errors import VitzooError
 from vitzoo_finetune.checkpoints import write_tensors
 from vitzoo_finetune.images import PADDING, draw
 from vitzoo_finetune.networks import still
+from vitzoo_finetune.optimizing import optimizer_of, schedule_of
 from vitzoo_finetune.settings import Settings
 
 Epoch = dict[str, Any]  # one line of metrics.csv
-
-
-def factor(step: int, steps: int, warm_up: float) -> float:
-    """Return the share of the full rate at a step: a linear rise, then a cosine to 0.
-
-    >>> [round(factor(step, 10, 0.2), 2) for step in (0, 1, 2, 6, 9)]
-    [0.5, 1.0, 1.0, 0.5, 0.04]
-    """
-    rise = round(warm_up * steps)
-    if step < rise:
-        return (step + 1) / rise
-    return (1 + math.cos(math.pi * (step - rise) / max(steps - rise, 1))) / 2
 
 
 class Training(LightningModule):
@@ -42,9 +31,10 @@ class Training(LightningModule):
     Args:
         network: with one logit for each class.
         settings: of the run.
-        steps: of all epochs.
+        steps: of the run.
         folder: of the best weights, `best-EPOCH.safetensors`.
         note: is called with the results of each epoch.
+        mixing: mixes the training images.
     """
 
     def __init__(
@@ -54,10 +44,12 @@ class Training(LightningModule):
         steps: int,
         folder: Path,
         note: Callable[[Epoch], object],
+        mixing: Mixup | None = None,
     ) -> None:
         super().__init__()
         self.network, self.settings, self.steps = network, settings, steps
         self.folder, self.note = folder, note
+        self.mixing, self.rate = mixing, 0.0
         self.epochs: list[Epoch] = []
         self.place = (0, 0)  # the epoch, and its parts of steps that are done
         self.losses = torch.zeros(2, dtype=torch.float64)  # sum and number of this epoch
@@ -78,23 +70,21 @@ class Training(LightningModule):
         return self.folder / f"best-{self.best}.safetensors"
 
     def configure_optimizers(self) -> Any:
-        """Return AdamW with the groups of vitzoo, and its schedule."""
-        own = self.settings
-        groups = vitzoo.param_groups(
-            self.network, own.lr, layer_decay=own.layer_decay, weight_decay=own.weight_decay
-        )
-        optimizer = torch.optim.AdamW(groups)
-        schedule = torch.optim.lr_scheduler.LambdaLR(
-            optimizer, lambda step: factor(step, self.steps, own.warm_up)
-        )
+        """Return the optimizer with the groups of vitzoo, and its schedule."""
+        optimizer = optimizer_of(self.network, self.settings)
+        schedule = schedule_of(optimizer, self.settings, self.steps)
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }
 
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        """Set the rates of the next step."""
+        scheduler.step_update(self.global_step)
+
     def on_train_start(self) -> None:
-        """Stop a continued run that had stopped early."""
-        self._stop_if_stale()
+        """Stop a continued run that had ended."""
+        self._stop_if_done()
 
     def on_train_epoch_start(self) -> None:
         """Start the clock, and choose the order of the images."""
@@ -110,13 +100,21 @@ class Training(LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Return the loss of one part of a step."""
         images, labels, _ = batch
+        smoothing = self.settings.label_smoothing
+        if self.mixing is not None:
+            (images, labels), smoothing = self.mixing(images, labels), 0.0
         logits = self.network(images).float()
-        loss = F.cross_entropy(logits, labels, label_smoothing=self.settings.label_smoothing)
+        loss = F.cross_entropy(logits, labels, label_smoothing=smoothing)
+        self.rate = self.trainer.optimizers[0].param_groups[-1]["lr"]
         self.losses = self.losses.to(loss.device)
         self.losses[0] += loss.detach()
         self.losses[1] += 1
         self.place = (self.current_epoch, batch_idx + 1)
         return loss
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Stop after the last step, which may be within an epoch; the validation comes first."""
+        self._stop_if_done()
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Measure some validation or test images."""
@@ -147,12 +145,9 @@ class Training(LightningModule):
                 f"the loss of epoch {self.current_epoch + 1} is {loss}; pass a smaller lr (--lr), "
                 f"now {self.settings.lr:g}, or precision='32' (--precision 32)"
             )
-        rate = self.settings.lr * factor(
-            max(self.global_step - 1, 0), self.steps, self.settings.warm_up
-        )
         made: Epoch = {
             "epoch": self.current_epoch + 1,
-            "lr": rate,
+            "lr": self.rate,
             "train_loss": loss,
             "val_loss": float(self.loss.compute()),
             "val_accuracy": float(self.correct.compute()),
@@ -165,11 +160,12 @@ class Training(LightningModule):
         if self.best == made["epoch"] and self.trainer.is_global_zero:
             write_tensors(self.network.state_dict(), self.best_path)
         self.note(made)
-        self._stop_if_stale()
+        self._stop_if_done()
 
-    def _stop_if_stale(self) -> None:
+    def _stop_if_done(self) -> None:
         patience = self.settings.patience
-        if patience and len(self.epochs) - self.best >= patience:
+        stale = patience and len(self.epochs) - self.best >= patience
+        if stale or self.global_step >= self.steps:
             self.trainer.should_stop = True
 
     def measured(self) -> Tensor:
@@ -181,11 +177,11 @@ class Training(LightningModule):
         """Add the results so far, and the losses of this epoch."""
         total: Any = self.trainer.strategy.reduce(self.losses.clone(), reduce_op="mean")
         checkpoint["epochs"], checkpoint["losses"] = self.epochs, total.tolist()
-        checkpoint["place"] = list(self.place)
+        checkpoint["place"], checkpoint["rate"] = list(self.place), self.rate
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Continue with the results of a checkpoint."""
-        self.epochs = checkpoint["epochs"]
+        self.epochs, self.rate = checkpoint["epochs"], checkpoint["rate"]
         self.losses = torch.tensor(checkpoint["losses"], dtype=torch.float64)
         self.place = (checkpoint["place"][0], checkpoint["place"][1])
 
@@ -206,7 +202,8 @@ class Saving(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Write after some steps; after the last one of an epoch, the validation comes first."""
-        whole = (batch_idx + 1) % self.parts == 0 and batch_idx + 1 < trainer.num_training_batches
+        last = batch_idx + 1 >= trainer.num_training_batches or trainer.should_stop
+        whole = (batch_idx + 1) % self.parts == 0 and not last
         if whole and (batch_idx + 1) // self.parts % self.every == 0:
             self._save(trainer)
 
