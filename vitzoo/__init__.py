@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         Predictions as Predictions,
     )
     from vitzoo.apps.predict.predictor import Predictor as Predictor
+    from vitzoo.apps.probe.confusion import confusion_figure as confusion_figure
     from vitzoo.apps.probe.labelled import (
         LabelledImages as LabelledImages,
         read_labelled as read_labelled,
@@ -141,6 +142,7 @@ _NAMES = {
     "apps.predict.predict": "predict",
     "apps.predict.prediction": "Prediction Predictions",
     "apps.predict.predictor": "Predictor",
+    "apps.probe.confusion": "confusion_figure",
     "apps.probe.labelled": "LabelledImages read_labelled",
     "apps.probe.probe": "Probe probe",
     "apps.publish.link": "Linked link timm_overlay",

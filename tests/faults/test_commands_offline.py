@@ -191,6 +191,10 @@ def functions(scans, tmp_path):
             OK,
         ),
         "vitzoo.bench": ("vitzoo.bench(ways=['eager'], batches=[1], rounds=6, seconds=0.1)", OK),
+        "vitzoo.confusion_figure": (
+            "import numpy; vitzoo.confusion_figure('a', numpy.eye(2, dtype=int), ['a', 'b'])",
+            OK,
+        ),
         "vitzoo.read_labelled": (f"vitzoo.read_labelled({str(scans)!r})", OK),
         "vitzoo.probe": (f"vitzoo.probe('vit_digits', {str(scans)!r})", OK),
         "vitzoo.param_groups": ("vitzoo.param_groups(vitzoo.create('vit_digits'), 1e-3)", OK),

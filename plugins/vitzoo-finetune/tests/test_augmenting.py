@@ -16,6 +16,7 @@ from tables import cases
 from vitzoo.errors import InvalidOption
 from vitzoo_finetune.augmenting import Augmented
 from vitzoo_finetune.images import Images
+from vitzoo_finetune.targets import Classes
 
 MAE, DEIT = "mae/vit_b16:mae", "deit/deit3_s16:fb_in22k_ft_in1k"
 
@@ -50,7 +51,7 @@ def prepare():
 def test_other_loops_get_the_pixels_of_a_run(photos, recipe):
     options = {"recipe": recipe, "image_size": 28, "erase": 0.5, "seed": 3}
     made = vitzoo_finetune.transform("vit_digits", **options)
-    images = Images([(Stored(path), 0) for path in photos], made, 3)
+    images = Images([(Stored(path), 0) for path in photos], Classes("ab", ()), made, 3)
     keys = [(i, 1) for i in range(len(photos))]
     inputs = []
     for workers in (0, 2):

@@ -135,7 +135,7 @@ def test_the_folder_is_a_network_with_labels(paper, whole):
     files = sorted(paper.glob("test/*/*.png"))
     found = [one.classes[0][1] for one in vitzoo.predict(model, files, top=1)]
     right = sum(name == file.parent.name for name, file in zip(found, files, strict=True))
-    assert whole.test_accuracy == right / len(files)
+    assert whole.test_score == right / len(files)
 
 
 def test_what_a_run_leaves(paper, whole):
@@ -151,7 +151,7 @@ def test_what_a_run_leaves(paper, whole):
     _, lines, _ = written(whole.out)
     best = max(lines, key=lambda line: float(line["val_accuracy"]))
     assert whole.best_epoch == int(best["epoch"])
-    assert whole.val_accuracy == float(best["val_accuracy"])
+    assert whole.val_score == float(best["val_accuracy"])
 
 
 def test_run_toml_repeats_the_run(paper, whole, tmp_path):

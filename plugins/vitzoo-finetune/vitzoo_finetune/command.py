@@ -20,9 +20,16 @@ from vitzoo.cli import (
 )
 from vitzoo.errors import ExitCode
 from vitzoo_finetune.recipes import read_recipe
-from vitzoo_finetune.settings import MANY, NAMES, OPTIMIZERS, SCHEDULES, Settings, leads
+from vitzoo_finetune.settings import (
+    MANY,
+    NAMES,
+    OPTIMIZERS,
+    SCHEDULES,
+    TARGETS,
+    Settings,
+    leads,
+)
 
-COLUMNS = ("path", "best_epoch", "val_accuracy", "test_accuracy")
 number = click.FloatRange(0)
 count = click.IntRange(1)
 
@@ -31,6 +38,11 @@ count = click.IntRange(1)
 @click.argument("model", shell_complete=complete_names)
 @click.argument("data", type=PATH)
 @click.option("--out", metavar="DIR", type=PATH, required=True, help="Folder of all results.")
+@click.option(
+    "--target",
+    type=click.Choice(TARGETS),
+    help="Of an image: one class (the default), labels (any number of classes), or a number.",
+)
 @click.option(
     "--method",
     metavar="full|head|lora|last:N",
@@ -77,7 +89,7 @@ count = click.IntRange(1)
 @click.option("--run", metavar="FILE", type=PATH, help="Take the settings of this run.toml.")
 @weights_option
 @click.option("--image-column", metavar="NAME", help="Column of paths or images in a file.")
-@click.option("--label-column", metavar="NAME", help="Column of classes in a file.")
+@click.option("--label-column", metavar="NAME", help="Column of classes or numbers in a file.")
 @click.option("--split-column", metavar="NAME", help="Column of train, val and test in a file.")
 @device_option
 @click.option("--devices", type=count, default=1, show_default=True, help="Number of GPUs.")
@@ -95,7 +107,7 @@ count = click.IntRange(1)
 def finetune_command(
     model: str, data: Path, out: Path, weights: str | None, as_json: bool, **options: Any
 ) -> None:
-    """Fine-tune MODEL to classify the images in DATA.
+    """Fine-tune MODEL on the labelled images in DATA.
 
     MODEL is a variant, VARIANT:WEIGHTS, a path or hf://OWNER/REPO: see
     docs/create.md#which-network.
@@ -128,7 +140,8 @@ def finetune_command(
     made = finetune(model, data, out, weights=weights, on_text=say, **options)
     if not leads():
         return
-    rows = [{key: value for key, value in made.to_data().items() if key in COLUMNS}]
-    print_rows(rows, COLUMNS, as_json=as_json, data=made.to_data())
+    columns = ("path", "best_epoch", f"val_{made.metric}", f"test_{made.metric}")
+    rows = [{key: value for key, value in made.to_data().items() if key in columns}]
+    print_rows(rows, columns, as_json=as_json, data=made.to_data())
     if made.broken:
         click.get_current_context().exit(ExitCode.FAILED)

@@ -22,12 +22,13 @@ from torch.utils.data import DataLoader, Dataset
 
 import vitzoo
 from vitzoo.errors import ImageError, InvalidOption
-from vitzoo_finetune.settings import Settings
+from vitzoo_finetune.settings import CLASS, LABELS, NUMBER, Settings
+from vitzoo_finetune.targets import KINDS, Answer, Target
 
 MOST_NAMED = 5  # in a message
-PADDING = -100  # the class of an image that only fills up a batch
+PADDING = -1  # the index of an image that only fills up a batch
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
-Pair = tuple[Any, int]  # an image of vitzoo.LabelledImages, and the index of its class
+Pair = tuple[Any, Answer]  # an image of vitzoo.LabelledImages, and its answer
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Data:
     """A labelled data set, divided; images that cannot be read are in no part.
 
     Args:
-        classes: names, in the order of the logits.
-        train, validation, test: images with their classes.
+        target: what the network learns, with the names of its outputs.
+        train, validation, test: images with their answers.
         drawn: whether the validation images were drawn from the training images.
         broken: name and error of each image that cannot be read.
         conflicts: names of images with the same bytes and different classes, as groups.
@@ -44,7 +45,7 @@ class Data:
         sha256: of the hashes, classes and parts of all images.
     """
 
-    classes: tuple[str, ...]
+    target: Target
     train: tuple[Pair, ...]
     validation: tuple[Pair, ...]
     test: tuple[Pair, ...]
@@ -53,6 +54,11 @@ class Data:
     conflicts: tuple[tuple[str, ...], ...]
     left_out: Mapping[str, int]
     sha256: str
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the outputs, in their order."""
+        return self.target.names
 
     def to_data(self) -> dict[str, Any]:
         """Return counts, classes and the hash as plain data; no name of a file."""
@@ -74,14 +80,16 @@ def opened(image: Any) -> Image.Image:
         raise ImageError(f"{image.name}: {error}") from error
 
 
-def read_data(data: Path, columns: Mapping[str, str | None], prepare: vitzoo.Transform) -> Data:
+def read_data(
+    data: Path, columns: Mapping[str, str | None], prepare: vitzoo.Transform, kind: str = CLASS
+) -> Data:
     """Read and divide a data set; every image is decoded once.
 
     Raises:
         InvalidOption: there is no such data, it has fewer than two classes, a class has no training
             images, or there are no validation images.
     """
-    labelled = vitzoo.read_labelled(data, **columns)
+    labelled = vitzoo.read_labelled(data, **columns, target=kind)
 
     def check(image: Any) -> tuple[str, str]:
         try:
@@ -99,12 +107,14 @@ def read_data(data: Path, columns: Mapping[str, str | None], prepare: vitzoo.Tra
     images = labelled.images
 
     def pairs(indices: Sequence[int]) -> tuple[Pair, ...]:
-        return tuple((images[i], places[images[i].label]) for i in indices)
+        return tuple((images[i], _answer(images[i], kind, places)) for i in indices)
 
     lines = sorted(f"{key} {one.part} {one.label}" for key, one in zip(keys, images, strict=True))
-    found = Data(
-        labelled.classes,
-        pairs(parts.train),
+    train = pairs(parts.train)
+    _check(labelled.classes, kind, train, parts.validation, data)
+    return Data(
+        KINDS[kind](labelled.classes, [answer for _, answer in train]),
+        train,
         pairs(parts.validation),
         pairs(parts.test),
         parts.drawn,
@@ -113,25 +123,38 @@ def read_data(data: Path, columns: Mapping[str, str | None], prepare: vitzoo.Tra
         labelled.left_out,
         hashlib.sha256("\n".join(lines).encode()).hexdigest(),
     )
-    _check(found, data)
-    return found
 
 
-def _check(found: Data, data: Path) -> None:
-    if len(found.classes) < 2:
-        names = ", ".join(found.classes) or "no rows"
+def _answer(image: Any, kind: str, places: Mapping[str, int]) -> Answer:
+    if kind == LABELS:
+        return tuple(sorted(places[name] for name in image.labels))
+    return image.number if kind == NUMBER else places[image.label]
+
+
+def _check(
+    classes: Sequence[str],
+    kind: str,
+    train: Sequence[Pair],
+    validation: Sequence[int],
+    data: Path,
+) -> None:
+    if (len(classes) < 2 and kind == CLASS) or not classes:
+        names = ", ".join(classes) or "no rows"
         raise InvalidOption(
-            f"{data} has {len(found.classes)} classes, {names}; expected at least two classes"
+            f"{data} has {len(classes)} classes, {names}; expected at least two classes"
         )
-    counts = Counter(label for _, label in found.train)
-    empty = [name for i, name in enumerate(found.classes) if not counts[i]]
-    if empty:
+    answers = [answer if isinstance(answer, tuple) else (answer,) for _, answer in train]
+    counts = Counter(label for answer in answers for label in answer)
+    empty = [name for i, name in enumerate(classes) if not counts[i]]
+    if not train:
+        raise InvalidOption(f"{data} has no training images that can be read; add images to train")
+    if empty and kind != NUMBER:
         more = f" and {len(empty) - MOST_NAMED} more" if len(empty) > MOST_NAMED else ""
         raise InvalidOption(
             f"{data}: no training image of {', '.join(map(repr, empty[:MOST_NAMED]))}{more} can be "
             "read; add images to train, or remove the class"
         )
-    if not found.validation:
+    if not validation:
         raise InvalidOption(
             f"{data} has no validation images that can be read, which choose the best epoch; add "
             "images to val, or a second image to a class"
@@ -146,23 +169,28 @@ def draw(*numbers: int) -> None:
     torch.manual_seed(int.from_bytes(digest[:7], "little"))
 
 
-class Images(Dataset[tuple[Tensor, int, int]]):
-    """Inputs, classes and indices of images; the key (index, epoch) seeds the augmentation.
+class Images(Dataset[tuple[Tensor, Any, int]]):
+    """Inputs, targets and indices of images; the key (index, epoch) seeds the augmentation.
 
     The epoch is -1 for an image as `vitzoo.predict` prepares it, and -2 for one that fills up.
     """
 
     def __init__(
-        self, pairs: Sequence[Pair], prepare: Callable[[Image.Image], Tensor], seed: int
+        self,
+        pairs: Sequence[Pair],
+        target: Target,
+        prepare: Callable[[Image.Image], Tensor],
+        seed: int,
     ) -> None:
-        self.pairs, self.prepare, self.seed = pairs, prepare, seed
+        self.pairs, self.target, self.prepare, self.seed = pairs, target, prepare, seed
 
-    def __getitem__(self, key: tuple[int, int]) -> tuple[Tensor, int, int]:
-        """Return the input (c, h, w), the class and the index of an image."""
+    def __getitem__(self, key: tuple[int, int]) -> tuple[Tensor, Any, int]:
+        """Return the input (c, h, w), the target and the index of an image."""
         index, epoch = key
-        image, label = self.pairs[index]
+        image, answer = self.pairs[index]
         draw(self.seed, max(epoch, 0), index)
-        return self.prepare(opened(image)), PADDING if epoch == -2 else label, index
+        inputs = self.prepare(opened(image))
+        return inputs, self.target.encode(answer), PADDING if epoch == -2 else index
 
 
 class Batches:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,16 @@ from torch import Tensor, nn
 
 import vitzoo
 from vitzoo.cli import check_network
+from vitzoo.errors import InvalidOption
 from vitzoo_finetune.images import draw
 from vitzoo_finetune.settings import Settings
+from vitzoo_finetune.targets import Number, Target
 
 
-def create(settings: Settings, classes: Sequence[str], **more: Any) -> Any:
+def create(settings: Settings, target: Target, **more: Any) -> Any:
     """Return the network with its trained weights, on the CPU; a new head is drawn by the seed."""
     named = check_network(settings.model, settings.weights or None)
-    options: dict[str, Any] = {"num_classes": len(classes), **more}
+    options: dict[str, Any] = {"num_classes": len(target.names), **more}
     if settings.image_size:
         options["image_size"] = settings.image_size
     if settings.weights:
@@ -27,18 +29,20 @@ def create(settings: Settings, classes: Sequence[str], **more: Any) -> Any:
         options["pretrained"] = True
     draw(settings.seed)
     model: Any = vitzoo.create(settings.model, device="cpu", **options)
-    model.labels, model.output_activation = tuple(classes), "softmax"  # as the loss
+    model.labels, model.output_activation = target.names, target.activation  # as the loss
     return model
 
 
-def prepared(settings: Settings, classes: Sequence[str]) -> tuple[Any, nn.Module]:
+def prepared(settings: Settings, target: Target) -> tuple[Any, nn.Module]:
     """Return the network, and the module that trains: the network, or PEFT's around it.
 
     Raises:
         InvalidOption: the network has no such layers.
     """
     more = {"drop_path": settings.drop_path} if settings.drop_path else {}
-    model = create(settings, classes, **more)
+    model = create(settings, target, **more)
+    if isinstance(target, Number):
+        _last_layer(model)
     kind, _, count = settings.method.partition(":")
     if kind == "lora":
         from peft import LoraConfig, get_peft_model
@@ -65,25 +69,49 @@ def still(network: nn.Module) -> None:
 
 def finish(
     settings: Settings,
-    classes: Sequence[str],
+    target: Target,
     network: Any,
     best: Mapping[str, Tensor],
     preprocessing: Any,
     out: Path,
 ) -> Any:
     """Return the network with the best weights, ready to save; LoRA also writes its adapter."""
-    if settings.method == "lora":
-        network.load_state_dict(best)
+    network.load_state_dict(best)
+    lora = settings.method == "lora"
+    if isinstance(target, Number):
+        _rescale(network.get_base_model() if lora else network, target)
+    if lora:
         network.save_pretrained(out / "adapter")
-        model = network.merge_and_unload()
-        best = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
-    made = create(settings, classes)
-    made.load_state_dict(best)
+        network = network.merge_and_unload()
+    made = create(settings, target)
+    made.load_state_dict({name: one.detach().cpu() for name, one in network.state_dict().items()})
     made.preprocessing = preprocessing
     return made.eval()
 
 
+def _last_layer(model: Any) -> nn.Linear:
+    """Return the layer that computes a number.
+
+    Raises:
+        InvalidOption: the head ends in another computation.
+    """
+    layers = [one for one in model.head.modules() if isinstance(one, nn.Linear)]
+    if not layers or layers[-1].out_features != 1 or layers[-1].bias is None:
+        raise InvalidOption(
+            f"the head {type(model.head).__name__} ends in no linear layer with a bias, which a "
+            "number needs; name another network, or leave target='number' (--target number) out"
+        )
+    return layers[-1]
+
+
 @torch.no_grad()
+def _rescale(model: Any, target: Number) -> None:
+    """Let a network return numbers of the data, instead of numbers with mean 0 and deviation 1."""
+    layer = _last_layer(model)
+    layer.weight.mul_(target.deviation)
+    layer.bias.mul_(target.deviation).add_(target.mean)
+
+
 def source_of(model: Any) -> str:
     """Return the SHA-256 of the weights file that a network was loaded from; "" without one."""
     report = getattr(model, "load_report", None)

@@ -41,7 +41,8 @@ from vitzoo_finetune.images import (
 from vitzoo_finetune.networks import finish, prepared, source_of
 from vitzoo_finetune.optimizing import mixing_of
 from vitzoo_finetune.recipes import read_recipe
-from vitzoo_finetune.settings import NAMES, Settings, leads, read_run
+from vitzoo_finetune.settings import CLASS, NAMES, Settings, checked_target, leads, read_run
+from vitzoo_finetune.targets import Answers, Classes
 from vitzoo_finetune.training import Epoch, Saving, Training
 
 WEIGHTS, RUN, CHECKPOINT = "model.safetensors", "run.toml", "checkpoint.safetensors"
@@ -60,8 +61,9 @@ class Finetuned:
         settings: all of them.
         classes: names, in the order of the logits.
         best_epoch: from 1.
-        val_accuracy: share of the validation images, which chose the epoch.
-        test_accuracy: share of the test images, which chose nothing; None without test images.
+        metric: `accuracy`, `mAP` or `MAE`.
+        val_score: this metric on the validation images, which chose the epoch.
+        test_score: on the test images, which chose nothing; None without test images.
         broken: name and error of each image that was left out because it cannot be read.
     """
 
@@ -70,8 +72,9 @@ class Finetuned:
     settings: Settings
     classes: tuple[str, ...]
     best_epoch: int
-    val_accuracy: float
-    test_accuracy: float | None
+    metric: str
+    val_score: float
+    test_score: float | None
     broken: tuple[tuple[str, str], ...] = ()
 
     def to_data(self) -> dict[str, Any]:
@@ -80,8 +83,8 @@ class Finetuned:
             "out": str(self.out),
             "path": str(self.path),
             "best_epoch": self.best_epoch,
-            "val_accuracy": self.val_accuracy,
-            "test_accuracy": self.test_accuracy,
+            f"val_{self.metric}": self.val_score,
+            f"test_{self.metric}": self.test_score,
             "classes": list(self.classes),
             "broken": [{"image": name, "error": error} for name, error in self.broken],
             "settings": self.settings.to_data(),
@@ -94,6 +97,7 @@ def finetune(
     out: str | os.PathLike[str],
     *,
     weights: str | None = None,
+    target: str | None = None,
     method: str | None = None,
     recipe: str | None = None,
     epochs: int | None = None,
@@ -134,7 +138,7 @@ def finetune(
     progress: bool = True,
     on_text: Callable[[str], object] | None = None,
 ) -> Finetuned:
-    """Fine-tune a network to classify images, and save the weights of its best epoch.
+    """Fine-tune a network on labelled images, and save the weights of its best epoch.
 
     The validation images choose the epoch, and test images are measured once. Without validation
     images, a fifth of the training images is used for validation. The same call continues a run
@@ -145,6 +149,8 @@ def finetune(
         data: what `vitzoo.read_labelled` reads.
         out: folder of the results. Nothing is written elsewhere.
         weights: name of weights, or a file; None: the default weights.
+        target: `class` (None), `labels` for any number of classes of an image, or `number`: see
+            `vitzoo.read_labelled`.
         method: `full` trains all layers, `head` the classifier, `last:N` the last N blocks and the
             classifier, `lora` an adapter. None: `full`.
         recipe: `own`, or VARIANT:WEIGHTS: take what the publishers of the network, or of these
@@ -187,7 +193,8 @@ def finetune(
     chosen = read_recipe(given.get("recipe"), named)
     size = given.get("image_size") or (chosen.values["image_size"] if chosen else None)
     prepare = vitzoo.transform(given["model"], image_size=size)
-    found = read_data(Path(data), columns, prepare)
+    kind = CLASS if given["target"] is None else checked_target(given["target"])
+    found = read_data(Path(data), columns, prepare, kind)
     settings = Settings.complete(given, len(found.train), named.spec.embed_dim or 0, chosen)
     augmented(given["model"], prepare, settings)  # refuses what the images cannot be
     _check_parts(settings, devices)
@@ -222,15 +229,18 @@ def _trained(
     progress: bool,
 ) -> Finetuned:
     """Train, measure, and write all files; the checkpoint is removed last."""
-    model, network = prepared(settings, data.classes)
+    model, network = prepared(settings, data.target)
     if grad_checkpointing:
         model.set_grad_checkpointing()
     prepare = vitzoo.transform(model)
-    trained = Images(data.train, augmented(model, prepare, settings), settings.seed)
+    pipeline = augmented(model, prepare, settings)
+    trained = Images(data.train, data.target, pipeline, settings.seed)
     steps = len(data.train) // settings.batch_size * settings.epochs
     steps = min(settings.steps or steps, steps)
-    mixing = mixing_of(settings, len(data.classes))
-    module = Training(network, settings, steps, folder, lambda _epoch: None, mixing)
+    module = Training(
+        network, data.target, data.validation, settings, steps, folder, lambda _epoch: None,
+        mixing_of(settings, len(data.classes)),
+    )  # fmt: skip
     callbacks: list[Callback] = [Saving(folder / CHECKPOINT, save_every, settings.accumulate)]
     if shown := progress and sys.stderr.isatty():
         callbacks.append(TQDMProgressBar())
@@ -256,11 +266,11 @@ def _trained(
             results.write_metrics(folder / "metrics.csv", module.epochs)
             say(
                 f"epoch {epoch['epoch']} of {settings.epochs}: loss {epoch['train_loss']:.4f}, "
-                f"validation {epoch['val_accuracy']:.2%}"
+                f"validation {data.target.shown(epoch[f'val_{data.target.metric}'])}"
             )
 
     module.note = note
-    loaders = _Loaders(settings, prepare, trainer, module, _workers(workers, trainer))
+    loaders = _Loaders(settings, data, prepare, trainer, module, _workers(workers, trainer))
     start = folder / CHECKPOINT
     trainer.fit(
         module,
@@ -291,31 +301,33 @@ def _write(
     folder: Path,
     module: Training,
     best: Mapping[str, Tensor],
-    measured: Tensor,
+    lines: Answers,
     prepare: vitzoo.Transform,
     source: str,
 ) -> None:
     """Write the files of a finished run; `run.toml`, which says that it is finished, last."""
-    final = finish(settings, data.classes, module.network, best, prepare.preprocessing, folder)
+    final = finish(settings, data.target, module.network, best, prepare.preprocessing, folder)
     vitzoo.save(final, folder / WEIGHTS)
-    results.draw_curves(folder / "curves.png", module.epochs, module.best)
-    lines, count = measured.numpy(), len(data.classes)
-    confusion = np.zeros((count, count), dtype=np.int64)
-    np.add.at(confusion, (lines[:, 1].astype(int), lines[:, 2].astype(int)), 1)
-    share = float(confusion.trace() / confusion.sum())
+    target, metric = data.target, data.target.metric
+    results.draw_curves(folder / "curves.png", target, module.epochs, module.best)
     part, pairs = ("test", data.test) if data.test else ("validation", data.validation)
-    title = f"{share:.1%} of {len(pairs)} {part} images"
-    results.draw_confusion(folder / "confusion.png", title, confusion, data.classes)
-    (folder / "mistakes.png").unlink(missing_ok=True)
-    results.draw_mistakes(folder / "mistakes.png", pairs, lines, data.classes)
+    true = [answer for _, answer in pairs]
+    score = target.score(lines[:, 2:], true)
+    for name in ("confusion.png", "mistakes.png"):
+        (folder / name).unlink(missing_ok=True)
+    if isinstance(target, Classes):
+        title = f"{score:.1%} of {len(pairs)} {part} images"
+        confusion = target.confusion(lines[:, 2:], true)
+        results.draw_confusion(folder / "confusion.png", title, confusion, target.names)
+    results.draw_mistakes(folder / "mistakes.png", target, pairs, lines)
     epoch = module.epochs[module.best - 1]
-    result = {"best_epoch": module.best, "val_accuracy": epoch["val_accuracy"]}
+    result = {"best_epoch": module.best, f"val_{metric}": epoch[f"val_{metric}"]}
     tables = {
         "settings": settings.to_data(),
         "data": data.to_data(),
         "source": {"sha256": source},
         "versions": {name: version(name) for name in LIBRARIES},
-        "result": result | ({"test_accuracy": share} if data.test else {}),
+        "result": result | ({f"test_{metric}": score} if data.test else {}),
     }
     results.write_run(folder / RUN, tables)
 
@@ -326,12 +338,14 @@ class _Loaders:
     def __init__(
         self,
         settings: Settings,
+        data: Data,
         prepare: vitzoo.Transform,
         trainer: Trainer,
         module: Training,
         workers: int,
     ) -> None:
-        self.settings, self.prepare, self.module = settings, prepare, module
+        self.settings, self.target, self.prepare = settings, data.target, prepare
+        self.module = module
         self.rank, self.world = trainer.global_rank, trainer.world_size
         self.options: dict[str, Any] = {
             "num_workers": workers,
@@ -347,7 +361,7 @@ class _Loaders:
 
     def every(self, pairs: Any) -> Loader:
         size = max(self.settings.batch_size // self.settings.accumulate // self.world, 1)
-        images = Images(pairs, self.prepare, self.settings.seed)
+        images = Images(pairs, self.target, self.prepare, self.settings.seed)
         batches = Every(len(pairs), size, self.rank, self.world)
         loader = Loader(images, batch_sampler=batches, **self.options)
         loader.position = lambda: (0, 0)
@@ -408,15 +422,16 @@ def _finished(folder: Path, settings: Settings, data: Data) -> Finetuned:
     table = tomllib.loads((folder / RUN).read_text(encoding="utf-8"))
     before = table["settings"] | {"data": table["data"]["sha256"]}
     _check_same(before, _state(settings, data), folder)
-    result = table["result"]
+    result, metric = table["result"], data.target.metric
     return Finetuned(
         folder,
         folder / WEIGHTS,
         settings,
         data.classes,
         result["best_epoch"],
-        result["val_accuracy"],
-        result.get("test_accuracy"),
+        metric,
+        result[f"val_{metric}"],
+        result.get(f"test_{metric}"),
         data.broken,
     )
 
@@ -445,7 +460,7 @@ def _explain(data: Data, say: Callable[[str], object]) -> None:
     drawn = ", a fifth of the training images" if data.drawn else ""
     say(
         f"{len(data.train)} training, {len(data.validation)} validation{drawn}, and "
-        f"{len(data.test)} test images of {len(data.classes)} classes"
+        f"{len(data.test)} test images of {data.target}"
     )
     for name, error in data.broken:
         say(f"left out: {name}: {error}")

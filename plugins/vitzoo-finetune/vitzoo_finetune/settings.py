@@ -15,6 +15,7 @@ from vitzoo.errors import InvalidOption, did_you_mean, short_repr
 if TYPE_CHECKING:
     from vitzoo_finetune.recipes import Recipe
 
+CLASS, LABELS, NUMBER = TARGETS = "class", "labels", "number"  # as in vitzoo.read_labelled
 METHODS = ("full", "head", "lora", "last:N")
 AUGMENTATIONS = ("crop", "simple-crop", "flip", "randaugment", "3-augment")
 RANDAUGMENT = "rand-m9-mstd0.5-inc1"  # what `randaugment` means
@@ -23,6 +24,7 @@ OPTIMIZERS = ("adamw", "sgd", "momentum", "lamb", "lion")  # timm's names
 SCHEDULES = ("cosine", "linear", "constant")
 PRECISIONS = ("32", "bf16", "16")
 CHOICES = {"precision": PRECISIONS, "optimizer": OPTIMIZERS, "schedule": SCHEDULES}
+OF_CLASSES = ("label_smoothing", "mixup", "cutmix")  # what is defined for one class alone
 STEPS, FEWEST, MOST = 1000, 10, 100  # steps that the default number of epochs aims at; epochs
 MANY = 2**62  # training images: more than there are, for checks before the data are read
 SMALL = 1000  # training images; fewer ones get no drop path
@@ -63,6 +65,7 @@ class Settings:
 
     Args:
         model, weights: the network, as it is named; `weights` is empty for the default weights.
+        target: of an image: `class`, `labels` (any number of classes) or `number`.
         method: `full`, `head`, `lora` or `last:N`.
         epochs: passes through the training images.
         recipe: weights whose recipe gave values, VARIANT:WEIGHTS; empty without one.
@@ -92,6 +95,7 @@ class Settings:
 
     model: str
     weights: str
+    target: str
     method: str
     recipe: str
     epochs: int
@@ -133,6 +137,7 @@ class Settings:
             InvalidOption: a value is not possible.
         """
         stated = {key: value for key, value in given.items() if value is not None}
+        target = checked_target(stated.get("target", CLASS))
         method = _checked_method(stated.get("method", "full"))
         kind = method.partition(":")[0]
         whole = kind in ("full", "last")
@@ -142,6 +147,7 @@ class Settings:
         _check("batch_size", batch_size)
         factor = min(max(WIDTH / width, WIDE), NARROW) if width else 1.0
         defaults = {
+            "target": target,
             "method": method,
             "epochs": min(max(-(-STEPS * batch_size // max(count, 1)), FEWEST), MOST),
             "lr": float(f"{RATES[kind] * factor * batch_size / BATCH:.3g}"),
@@ -152,7 +158,7 @@ class Settings:
             "warm_up": 0.1,
             "clip": 1.0,
             "drop_path": 0.1 if whole and count >= SMALL else 0.0,
-            "label_smoothing": 0.1 if count >= SMALL else 0.0,
+            "label_smoothing": 0.1 if count >= SMALL and target == CLASS else 0.0,
             "augment": "crop,flip",
             "crop_scale": 0.5,
             "color_jitter": 0.0,
@@ -198,6 +204,13 @@ class Settings:
                 raise InvalidOption(
                     f"{name} must be one of {', '.join(known)}, got {short_repr(value)}{hint}"
                 )
+        for name in OF_CLASSES:
+            if (value := getattr(self, name)) and self.target != CLASS:
+                option = name.replace("_", "-")
+                raise InvalidOption(
+                    f"{name} is {value:g}, expected 0 because the target is {self.target}, not "
+                    f"{CLASS}; pass {name}=0 (--{option} 0)"
+                )
         for name in self.augmentations:
             if name not in AUGMENTATIONS and not re.fullmatch(RAND, name):
                 raise InvalidOption(
@@ -222,6 +235,20 @@ def _check(name: str, value: Any) -> None:
     holds, expected = EXPECTED[name]
     if not holds(value):
         raise InvalidOption(f"{name} must be {expected}, got {short_repr(value)}")
+
+
+def checked_target(target: object) -> str:
+    """Return the name of a kind of target.
+
+    Raises:
+        InvalidOption: there is no such kind.
+    """
+    if target in TARGETS:
+        return str(target)
+    hint = did_you_mean(target, TARGETS) if isinstance(target, str) else ""
+    raise InvalidOption(
+        f"target must be one of {', '.join(TARGETS)}, got {short_repr(target)}{hint}"
+    )
 
 
 def _checked_method(method: object) -> str:

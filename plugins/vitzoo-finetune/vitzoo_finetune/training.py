@@ -4,32 +4,34 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from lightning.pytorch import Callback, LightningModule, Trainer
 from timm.data.mixup import Mixup
 from torch import Tensor, nn
-from torchmetrics import CatMetric, MeanMetric
+from torchmetrics import CatMetric
 
 from vitzoo.errors import VitzooError
 from vitzoo_finetune.checkpoints import write_tensors
-from vitzoo_finetune.images import PADDING, draw
+from vitzoo_finetune.images import PADDING, Pair, draw
 from vitzoo_finetune.networks import still
 from vitzoo_finetune.optimizing import optimizer_of, schedule_of
 from vitzoo_finetune.settings import Settings
+from vitzoo_finetune.targets import Answers, Target
 
 Epoch = dict[str, Any]  # one line of metrics.csv
 
 
 class Training(LightningModule):
-    """Trains a network to classify, and keeps the weights of the epoch with the best accuracy.
+    """Trains a network, and keeps the weights of the epoch with the best metric.
 
     Args:
-        network: with one logit for each class.
+        network: with the outputs of the target.
+        target: what it learns.
+        validation: images that choose the epoch.
         settings: of the run.
         steps: of the run.
         folder: of the best weights, `best-EPOCH.safetensors`.
@@ -40,6 +42,8 @@ class Training(LightningModule):
     def __init__(
         self,
         network: nn.Module,
+        target: Target,
+        validation: Sequence[Pair],
         settings: Settings,
         steps: int,
         folder: Path,
@@ -48,21 +52,22 @@ class Training(LightningModule):
     ) -> None:
         super().__init__()
         self.network, self.settings, self.steps = network, settings, steps
+        self.target, self.validation = target, validation
         self.folder, self.note = folder, note
         self.mixing, self.rate = mixing, 0.0
         self.epochs: list[Epoch] = []
         self.place = (0, 0)  # the epoch, and its parts of steps that are done
         self.losses = torch.zeros(2, dtype=torch.float64)  # sum and number of this epoch
         self.started = time.monotonic()
-        self.correct, self.loss = MeanMetric(), MeanMetric()
-        self.answers = CatMetric()
+        self.lines = CatMetric(nan_strategy="disable")  # index, loss and answer of each image
 
     @property
     def best(self) -> int:
         """The number of the best epoch, from 1; of equal ones the first. 0 before the first."""
         if not self.epochs:
             return 0
-        return max(self.epochs, key=lambda one: (one["val_accuracy"], -one["epoch"]))["epoch"]
+        name, sign = f"val_{self.target.metric}", self.target.sign
+        return max(self.epochs, key=lambda one: (sign * one[name], -one["epoch"]))["epoch"]
 
     @property
     def best_path(self) -> Path:
@@ -99,12 +104,12 @@ class Training(LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Return the loss of one part of a step."""
-        images, labels, _ = batch
+        images, targets, _ = batch
         smoothing = self.settings.label_smoothing
         if self.mixing is not None:
-            (images, labels), smoothing = self.mixing(images, labels), 0.0
-        logits = self.network(images).float()
-        loss = F.cross_entropy(logits, labels, label_smoothing=smoothing)
+            (images, targets), smoothing = self.mixing(images, targets), 0.0
+        outputs = self.network(images).float()
+        loss = self.target.losses(outputs, targets, smoothing).mean()
         self.rate = self.trainer.optimizers[0].param_groups[-1]["lr"]
         self.losses = self.losses.to(loss.device)
         self.losses[0] += loss.detach()
@@ -118,19 +123,14 @@ class Training(LightningModule):
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Measure some validation or test images."""
-        images, labels, indices = batch
-        real = labels != PADDING
-        logits = self.network(images).float()[real]
-        labels = labels[real]
-        if not len(labels):
+        images, targets, indices = batch
+        real = indices != PADDING
+        outputs = self.network(images).float()[real]
+        if not len(outputs):
             return
-        losses = F.cross_entropy(logits, labels, reduction="none")
-        predicted = logits.argmax(dim=1)
-        self.loss.update(losses)
-        self.correct.update((predicted == labels).float())
-        if self.trainer.testing:
-            lines = (indices[real], labels, predicted, losses)
-            self.answers.update(torch.stack([x.double() for x in lines], dim=1))
+        losses, answers = self.target.losses(outputs, targets[real]), self.target.answers(outputs)
+        lines = (indices[real], losses, answers)
+        self.lines.update(torch.column_stack([one.double() for one in lines]))
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
         """Measure some test images."""
@@ -145,16 +145,16 @@ class Training(LightningModule):
                 f"the loss of epoch {self.current_epoch + 1} is {loss}; pass a smaller lr (--lr), "
                 f"now {self.settings.lr:g}, or precision='32' (--precision 32)"
             )
+        lines = self.measured()
+        true = [answer for _, answer in self.validation]
         made: Epoch = {
             "epoch": self.current_epoch + 1,
             "lr": self.rate,
             "train_loss": loss,
-            "val_loss": float(self.loss.compute()),
-            "val_accuracy": float(self.correct.compute()),
+            "val_loss": float(lines[:, 1].mean()),
+            f"val_{self.target.metric}": self.target.score(lines[:, 2:], true),
             "seconds": round(time.monotonic() - self.started, 1),
         }
-        self.loss.reset()
-        self.correct.reset()
         self.losses = torch.zeros_like(self.losses)
         self.epochs.append(made)
         if self.best == made["epoch"] and self.trainer.is_global_zero:
@@ -168,10 +168,11 @@ class Training(LightningModule):
         if stale or self.global_step >= self.steps:
             self.trainer.should_stop = True
 
-    def measured(self) -> Tensor:
-        """Return (index, class, predicted class, loss) of the images of a test, by index."""
-        answers: Any = self.answers.compute()
-        return answers[answers[:, 0].argsort()].cpu()
+    def measured(self) -> Answers:
+        """Return lines of index, loss and answer of all measured images, by index."""
+        lines: Any = self.lines.compute()
+        self.lines.reset()
+        return lines[lines[:, 0].argsort()].cpu().numpy()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add the results so far, and the losses of this epoch."""

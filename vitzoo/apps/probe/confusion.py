@@ -16,7 +16,9 @@ NAMED = 60  # classes up to which each row and column has a name
 SHORT = 24  # characters of a name
 
 
-def draw(title: str, confusion: npt.NDArray[np.int64], classes: Sequence[str]) -> Figure:
+def confusion_figure(
+    title: str, confusion: npt.NDArray[np.int64], classes: Sequence[str]
+) -> Figure:
     """Return a figure with true classes as rows and predicted classes as columns.
 
     The colour of a cell is its share of the row. With many classes, only some have a name and no

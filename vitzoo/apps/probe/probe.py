@@ -190,12 +190,12 @@ class Probe:
             MissingDependency: matplotlib is not installed.
         """
         check_extra("plot", "Probe.figure")
-        from vitzoo.apps.probe.confusion import draw
+        from vitzoo.apps.probe.confusion import confusion_figure
 
         score = self.logistic
         model = self.model if len(self.model) <= 60 else f"…{self.model[-59:]}"
         title = f"{model}\n{score.classifier}: {score.accuracy:.1%} of {score.total} images"
-        figure: Figure = shown_as_png(draw(title, score.confusion, self.classes))
+        figure: Figure = shown_as_png(confusion_figure(title, score.confusion, self.classes))
         return figure
 
     def to_data(self) -> dict[str, Any]:
