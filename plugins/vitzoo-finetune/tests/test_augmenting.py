@@ -100,6 +100,15 @@ def test_all_but_the_crop_has_the_pixels_of_timm(photos):
         torch.testing.assert_close(*found, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
+def test_randaugment_of_the_highest_magnitude_keeps_no_bits(photos):
+    made = vitzoo_finetune.transform("vit_ti16", augment="rand-m10-n15-p1-inc1")
+    black = vitzoo_finetune.transform("vit_ti16", augment="none")(Image.new("RGB", (300, 300)))
+    posterize = next(op for op in made.steps[0].ops if "Posterize" in op.name)
+    assert torch.equal(made.finish(posterize(Image.open(photos[0]))), black)
+    assert made(Image.open(photos[0]), index=0).isfinite().all()
+
+
 def test_without_augmentation_inputs_are_those_of_predict(photos, prepare):
     made = Augmented(vitzoo.create("vit_digits"), prepare, ())(Image.open(photos[0]))
     assert torch.equal(made, prepare(photos[0]))

@@ -157,7 +157,7 @@ def _steps(
     prepare: vitzoo.Transform, names: Sequence[str], crop_scale: float, color_jitter: float
 ) -> list[Callable[[Any], Any]]:
     """Return the changes of 8-bit images, in the order of timm: crop, flip, the others, jitter."""
-    from timm.data.auto_augment import auto_augment_transform, rand_augment_transform
+    from timm.data.auto_augment import auto_augment_transform, posterize, rand_augment_transform
     from torchvision import transforms  # type: ignore[import-untyped]
 
     row, size = prepare.preprocessing, list(prepare.image_size)
@@ -183,10 +183,19 @@ def _steps(
             found.append(auto_augment_transform("3a", options))
         elif name.startswith("rand"):
             text = RANDAUGMENT if name == "randaugment" else name
-            found.append(rand_augment_transform(text, dict(options)))
+            chosen = rand_augment_transform(text, dict(options))
+            for op in chosen.ops:
+                if op.aug_fn is posterize:
+                    op.aug_fn = _posterized
+            found.append(chosen)
     if color_jitter:
         found.append(transforms.ColorJitter(color_jitter, color_jitter, color_jitter))
     return found
+
+
+def _posterized(image: Image.Image, bits: int, **_: Any) -> Image.Image:
+    """Keep the first bits of each pixel; none give black. Newer versions of Pillow refuse 0."""
+    return ImageOps.posterize(image, bits) if bits else image.point(lambda _value: 0)
 
 
 @contextmanager
