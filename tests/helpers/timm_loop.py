@@ -70,20 +70,19 @@ def train(network, batches, settings, steps, *, seed_step=None):
     return losses
 
 
-def batches_of(paths, labels, row, settings):
-    """Yield shuffled batches of cropped images for all epochs."""
+def batches_of(paths, labels, row, settings, size):
+    """Yield shuffled batches of cropped images for all epochs, from files."""
     crop = transforms_imagenet_train(
-        28, scale=(settings.crop_scale, 1.0), hflip=0.0, color_jitter=None, mean=row.mean,
-        std=row.std, interpolation=row.interpolation,
+        size, scale=(settings.crop_scale, 1.0), hflip=0.5 * ("flip" in settings.augmentations),
+        color_jitter=None, mean=row.mean, std=row.std, interpolation=row.interpolation,
     )  # fmt: skip
-    pairs = [(Image.open(path).copy(), label) for path, label in zip(paths, labels, strict=True)]
     loader = DataLoader(
-        pairs,
+        list(zip(paths, labels, strict=True)),
         settings.batch_size,
         shuffle=True,
         drop_last=True,
         collate_fn=lambda some: (
-            torch.stack([crop(image) for image, _ in some]),
+            torch.stack([crop(Image.open(path)) for path, _ in some]),
             torch.tensor([label for _, label in some]),
         ),
     )
