@@ -102,3 +102,20 @@ def test_every_image_is_measured_once():
     keys = [k for rank in range(3) for one in Every(50, 8, rank, 3) for k in one]
     assert sorted(i for i, kind in keys if kind == -1) == list(range(50))
     assert len({len(list(Every(50, 8, rank, 3))) for rank in range(3)}) == 1
+
+
+def test_balanced_images_are_drawn_by_seed_and_epoch():
+    weights = [1 / 40] * 40 + [1 / 10] * 10
+    own = settings(balance=True)
+    whole = Batches(50, own, 0, 1, weights)
+    keys = []
+    for epoch in range(40):
+        whole.set_epoch(epoch)
+        keys += [key for batch in whole for key in batch]
+    assert len(set(keys)) == len(keys)  # an image that is drawn again is augmented anew
+    assert sum(index >= 40 for index, _ in keys) / len(keys) == pytest.approx(0.5, abs=0.05)
+    whole.set_epoch(3)
+    other = Batches(50, own, 0, 1, weights)
+    other.start = (3, 2)
+    other.set_epoch(3)
+    assert list(other) == list(whole)[2:]

@@ -72,7 +72,7 @@ count = click.IntRange(1)
     "--augment",
     metavar="NAMES",
     help="crop or simple-crop, flip, randaugment or timm's rand-..., and 3-augment, separated by "
-    "commas; or none. Default: crop,flip.",
+    "commas; or none. The default, crop, is right for digits and text; crop,flip is for photos.",
 )
 @click.option("--crop-scale", type=number, help="Smallest share of a crop; default: 0.5.")
 @click.option("--color-jitter", type=number, help="Brightness, contrast, saturation; default: 0.")
@@ -82,6 +82,15 @@ count = click.IntRange(1)
 @click.option("--image-size", metavar="PX", type=count, help="Side of the images in px.")
 @click.option("--precision", type=click.Choice(("32", "bf16", "16")), help="Autocast; default: 32.")
 @click.option("--rank", type=count, help="Rank of LoRA.")
+@click.option(
+    "--balance",
+    is_flag=True,
+    default=None,
+    help="Draw images with probabilities of 1/frequency of their classes.",
+)
+@click.option(
+    "--ema", type=number, help="Average weights with this decay, such as 0.9999; default: 0."
+)
 @click.option(
     "--patience", type=click.IntRange(0), help="Epochs without a better one before the end."
 )

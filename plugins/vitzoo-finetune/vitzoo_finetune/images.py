@@ -26,6 +26,7 @@ from vitzoo_finetune.settings import CLASS, LABELS, NUMBER, Settings
 from vitzoo_finetune.targets import KINDS, Answer, Target
 
 MOST_NAMED = 5  # in a message
+AGAIN = 2**32
 PADDING = -1  # the index of an image that only fills up a batch
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 Pair = tuple[Any, Answer]  # an image of vitzoo.LabelledImages, and its answer
@@ -172,7 +173,8 @@ def draw(*numbers: int) -> None:
 class Images(Dataset[tuple[Tensor, Any, int]]):
     """Inputs, targets and indices of images; the key (index, epoch) seeds the augmentation.
 
-    The epoch is -1 for an image as `vitzoo.predict` prepares it, and -2 for one that fills up.
+    The epoch of an image that is drawn again in an epoch has a multiple of `AGAIN` in addition. The
+    epoch is -1 for an image as `vitzoo.predict` prepares it, and -2 for one that fills up.
     """
 
     def __init__(
@@ -198,9 +200,23 @@ class Batches:
 
     The order depends on seed and epoch alone. A step has `size` images in all processes together,
     in `parts` parts; images that do not fill a step are left out in this epoch.
+
+    Args:
+        count: of the images.
+        settings: of the run.
+        rank, world: of the process.
+        weights: how often each image is drawn, in proportion; None: once.
     """
 
-    def __init__(self, count: int, settings: Settings, rank: int, world: int) -> None:
+    def __init__(
+        self,
+        count: int,
+        settings: Settings,
+        rank: int,
+        world: int,
+        weights: Sequence[float] | None = None,
+    ) -> None:
+        self.weights = None if weights is None else torch.tensor(weights, dtype=torch.float64)
         self.count, self.size, self.seed = count, settings.batch_size, settings.seed
         self.parts, self.rank, self.world = settings.accumulate, rank, world
         self.epoch, self.start = 0, (0, 0)
@@ -216,12 +232,23 @@ class Batches:
         epoch = self.epoch
         done = self.start[1] if self.start[0] == epoch else 0
         draw(self.seed, epoch)
-        order = torch.randperm(self.count).tolist()
+        order = self._order()
         for batch in range(done, len(self)):
             step, part = divmod(batch, self.parts)
             chosen = order[step * self.size : (step + 1) * self.size]
             mine = chosen[part * self.world + self.rank :: self.parts * self.world]
-            yield [(index, epoch) for index in mine]
+            yield [(index, epoch + AGAIN * again) for index, again in mine]
+
+    def _order(self) -> list[tuple[int, int]]:
+        """Return the images of an epoch, and how often each was drawn before."""
+        if self.weights is None:
+            return [(index, 0) for index in torch.randperm(self.count).tolist()]
+        drawn, before = torch.multinomial(self.weights, self.count, True).tolist(), Counter[int]()
+        order = []
+        for index in drawn:
+            order.append((index, before[index]))
+            before[index] += 1
+        return order
 
 
 class Every:

@@ -29,6 +29,7 @@ from vitzoo.cli import check_network
 from vitzoo.errors import InvalidOption, VitzooError, short_repr
 from vitzoo_finetune import results
 from vitzoo_finetune.augmenting import augmented
+from vitzoo_finetune.averaging import Averaging
 from vitzoo_finetune.checkpoints import SafeCheckpoints, read_tensors, same_settings
 from vitzoo_finetune.images import (
     Batches,
@@ -123,6 +124,8 @@ def finetune(
     image_size: int | None = None,
     precision: str | None = None,
     rank: int | None = None,
+    balance: bool | None = None,
+    ema: float | None = None,
     patience: int | None = None,
     seed: int | None = None,
     run: str | os.PathLike[str] | None = None,
@@ -157,7 +160,8 @@ def finetune(
             weights, state as the defaults. The rate is in proportion to the batch size.
         epochs, steps, optimizer, momentum, lr, batch_size, accumulate, layer_decay, weight_decay,
             schedule, warm_up, clip, drop_path, label_smoothing, augment, crop_scale, color_jitter,
-            erase, mixup, cutmix, image_size, precision, rank, patience, seed: see `Settings`. None:
+            erase, mixup, cutmix, image_size, precision, rank, balance, ema, patience, seed: see
+            `Settings`. None:
             a default for this method and number of images.
         run: a file `run.toml` of another run, whose settings are the defaults.
         image_column, label_column, split_column: names of columns of a file.
@@ -241,7 +245,11 @@ def _trained(
         network, data.target, data.validation, settings, steps, folder, lambda _epoch: None,
         mixing_of(settings, len(data.classes)),
     )  # fmt: skip
-    callbacks: list[Callback] = [Saving(folder / CHECKPOINT, save_every, settings.accumulate)]
+    averages = [Averaging(settings.ema)] if settings.ema else []
+    callbacks: list[Callback] = [
+        *averages,
+        Saving(folder / CHECKPOINT, save_every, settings.accumulate),
+    ]
     if shown := progress and sys.stderr.isatty():
         callbacks.append(TQDMProgressBar())
     trainer = Trainer(
@@ -354,7 +362,9 @@ class _Loaders:
         }
 
     def train(self, images: Images) -> Loader:
-        batches = Batches(len(images.pairs), self.settings, self.rank, self.world)
+        answers = [answer for _, answer in images.pairs]
+        weights = self.target.weights(answers) if self.settings.balance else None
+        batches = Batches(len(images.pairs), self.settings, self.rank, self.world, weights)
         loader = Loader(images, batch_sampler=batches, **self.options)
         loader.position = lambda: self.module.place
         return loader

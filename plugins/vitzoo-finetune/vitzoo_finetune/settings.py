@@ -44,6 +44,8 @@ EXPECTED: Mapping[str, tuple[Any, str]] = {  # of numbers: what holds, and how a
     "warm_up": (lambda x: _number(x) and 0 <= x < 1, "a share of the steps, in [0, 1)"),
     "clip": (lambda x: _number(x) and x >= 0, "0 or above; 0 does not clip"),
     "drop_path": (lambda x: _number(x) and 0 <= x < 1, "in [0, 1)"),
+    "balance": (lambda x: type(x) is bool, "a boolean"),
+    "ema": (lambda x: _number(x) and 0 <= x < 1, "a decay in [0, 1); 0: no average"),
     "label_smoothing": (lambda x: _number(x) and 0 <= x < 1, "in [0, 1)"),
     "steps": (lambda n: type(n) is int and n >= 0, "a whole number; 0 are all of the epochs"),
     "momentum": (lambda x: _number(x) and 0 <= x < 1, "in [0, 1)"),
@@ -89,6 +91,8 @@ class Settings:
         image_size: px of a side; 0 is the size of the network.
         precision: `32`, `bf16` or `16`.
         rank: of LoRA.
+        balance: draw training images with probabilities of 1/frequency of their classes.
+        ema: decay of averaged weights, which are validated and saved; 0: no average.
         patience: epochs without a better one after which the run ends; 0 never.
         seed: of every random number.
     """
@@ -121,6 +125,8 @@ class Settings:
     image_size: int
     precision: str
     rank: int
+    balance: bool
+    ema: float
     patience: int
     seed: int
 
@@ -159,7 +165,7 @@ class Settings:
             "clip": 1.0,
             "drop_path": 0.1 if whole and count >= SMALL else 0.0,
             "label_smoothing": 0.1 if count >= SMALL and target == CLASS else 0.0,
-            "augment": "crop,flip",
+            "augment": "crop",  # a mirrored digit, text or scan has another meaning
             "crop_scale": 0.5,
             "color_jitter": 0.0,
             "erase": 0.0,
@@ -173,6 +179,8 @@ class Settings:
             "image_size": 0,
             "precision": "32",
             "rank": 8,
+            "balance": False,
+            "ema": 0.0,
             "patience": 0,
             "seed": 0,
             "weights": "",
