@@ -140,7 +140,7 @@ def test_the_folder_is_a_network_with_labels(paper, whole):
 
 def test_what_a_run_leaves(paper, whole):
     figures = {"confusion.png", "curves.png", "mistakes.png"}
-    assert names(whole.out) == figures | {"metrics.csv", "model.safetensors", "run.toml"}
+    assert names(whole.out) == figures | {"card.md", "metrics.csv", "model.safetensors", "run.toml"}
     text = (whole.out / "run.toml").read_text()
     assert str(paper) not in text
     table = tomllib.loads(text)
@@ -152,6 +152,16 @@ def test_what_a_run_leaves(paper, whole):
     best = max(lines, key=lambda line: float(line["val_accuracy"]))
     assert whole.best_epoch == int(best["epoch"])
     assert whole.val_score == float(best["val_accuracy"])
+
+
+def test_a_run_gives_the_model_card_its_section(paper, whole, tmp_path):
+    options = {"license": "mit", "dry_run": True, "folder": tmp_path / "hub"}
+    done = vitzoo.push(f"{whole.out}/", "acme/paper", **options)
+    assert {"curves.png", "confusion.png", "metrics.csv", "run.toml"} < done.files.keys()
+    assert "mistakes.png" not in done.files  # images of the data
+    text = (tmp_path / "hub" / "README.md").read_text()
+    says(text, "## Training", f"{whole.val_score:.4g}", "32 test", f"{whole.best_epoch} of 3")
+    assert str(paper) not in text
 
 
 def test_run_toml_repeats_the_run(paper, whole, tmp_path):

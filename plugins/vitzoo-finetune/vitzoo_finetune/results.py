@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 
 import vitzoo
 from vitzoo_finetune.images import Pair, opened
+from vitzoo_finetune.settings import Settings
 from vitzoo_finetune.targets import Answers, Target
 
 WORST = 12  # mistakes in the figure
@@ -44,6 +45,44 @@ def write_run(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
     for name, table in tables.items():
         document.add(name, tomlkit.item(dict(table)))
     write_text(path, tomlkit.dumps(document))
+
+
+def write_card(
+    path: Path,
+    settings: Settings,
+    tables: Mapping[str, Mapping[str, Any]],
+    *,
+    confusion: bool,
+    public: bool,
+) -> None:
+    """Write the section of the model card that `vitzoo push` takes over.
+
+    Args:
+        path: of the file.
+        settings: of the run.
+        tables: of `run.toml`.
+        confusion: whether there is such a figure.
+        public: whether the settings name no file of this machine, so that `run.toml` is linked.
+    """
+    data, result = tables["data"], dict(tables["result"])
+    counts = ", ".join(f"{data[part]} {part}" for part in ("train", "validation", "test"))
+    source = tables["source"]["sha256"]
+    facts = {
+        "method": settings.method,
+        "best epoch": f"{result.pop('best_epoch')} of {settings.epochs}",
+        **{name.replace("_", " "): f"{value:.4g}" for name, value in result.items()},
+        "images": counts,
+        "sha256 of the data": f"`{data['sha256']}`",
+        **({"sha256 of the weights before": f"`{source}`"} if source else {}),
+    }
+    lines = ["## Training", "", "Fine-tuned with `vitzoo finetune`.", "", "| | |", "|---|---|"]
+    lines += [f"| {name} | {value} |" for name, value in facts.items()]
+    lines += ["", "![Loss and metric by epoch](curves.png)"]
+    if confusion:
+        lines += ["", "![Images by true and predicted class](confusion.png)"]
+    settings_too = "; [run.toml](run.toml): all settings" if public else ""
+    lines += ["", f"[metrics.csv](metrics.csv): the numbers of each epoch{settings_too}."]
+    write_text(path, "\n".join(lines) + "\n")
 
 
 def draw_curves(path: Path, target: Target, epochs: Sequence[Mapping[str, Any]], best: int) -> None:

@@ -46,6 +46,7 @@ from vitzoo_finetune.settings import CLASS, NAMES, Settings, checked_target, lea
 from vitzoo_finetune.targets import Answers, Classes
 from vitzoo_finetune.training import Epoch, Saving, Training
 
+CARD = "card.md"  # a section of the model card, which `vitzoo push` takes over
 WEIGHTS, RUN, CHECKPOINT = "model.safetensors", "run.toml", "checkpoint.safetensors"
 PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 LIBRARIES = ("vitzoo", "vitzoo-finetune", "lightning", "timm", "torch", "torchvision")
@@ -337,6 +338,9 @@ def _write(
         "versions": {name: version(name) for name in LIBRARIES},
         "result": result | ({f"test_{metric}": score} if data.test else {}),
     }
+    public = check_network(settings.model).variant is not None and not _is_path(settings.weights)
+    shown = isinstance(target, Classes)
+    results.write_card(folder / CARD, settings, tables, confusion=shown, public=public)
     results.write_run(folder / RUN, tables)
 
 
@@ -408,6 +412,10 @@ def _stated(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _shown(settings: Settings) -> str:
     return ", ".join(f"{name} {value}" for name, value in settings.to_data().items() if value != "")
+
+
+def _is_path(weights: str) -> bool:
+    return bool(Path(weights).suffix) or os.sep in weights
 
 
 def _state(settings: Settings, data: Data) -> dict[str, Any]:

@@ -640,3 +640,26 @@ def test_images_that_a_library_prepares_in_another_way(tmp_path, caplog, library
     says(caplog.text, library, "vitzoo.transform", "scale" if "scale" in values else "bicubic")
     config = json.loads((tmp_path / "out" / "config.json").read_text(encoding="utf-8"))
     assert "crop_mode" not in config.get("pretrained_cfg", {})
+
+
+def test_a_section_beside_the_weights_is_part_of_the_card(model, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    vitzoo.save(model, run / "model.safetensors")
+    for name in ("curves.png", "metrics.csv", "mistakes.png"):
+        (run / name).write_bytes(name.encode())
+    text = "## Training\n\n![Loss](curves.png) and ![mistakes](mistakes.png)"
+    (run / "card.md").write_text(f"{text}\n\n")
+    options = {"license": "mit", "dry_run": True, "force": True}
+    for given in (f"{run}/", run / "model.safetensors"):
+        done = vitzoo.push(given, REPO, folder=tmp_path / "out", **options)
+        assert text in (tmp_path / "out" / "README.md").read_text()
+        assert done.files["curves.png"][1] == hashlib.sha256(b"curves.png").hexdigest()
+        # mistakes.png has images of the data
+        assert not {"metrics.csv", "mistakes.png", "card.md"} & done.files.keys()
+    (run / "card.md").write_text("[all](run.toml)")
+    with refuses(InvalidOption, run / "card.md", "run.toml", "missing"):
+        vitzoo.push(f"{run}/", REPO, folder=tmp_path / "out", **options)
+    (run / "card.md").write_bytes(b"\xff")
+    with refuses(InvalidOption, run / "card.md", "UTF-8"):
+        vitzoo.push(f"{run}/", REPO, folder=tmp_path / "out", **options)

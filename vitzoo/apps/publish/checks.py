@@ -23,7 +23,8 @@ PUSHED = ("timm", "transformers", "vitzoo")
 MODEL, OPEN_CLIP_MODEL, CARD = "model.safetensors", "open_clip_model.safetensors", "README.md"
 # The names of all files that each command writes: no other file is ever replaced.
 LINK_FILES = frozenset({MODEL, OPEN_CLIP_MODEL, CONFIG, PROCESSOR, OPEN_CLIP, MANIFEST})
-PUSH_FILES = frozenset({MODEL, CONFIG, PROCESSOR, CARD, MANIFEST})
+BESIDE = frozenset({"metrics.csv", "curves.png", "confusion.png", "run.toml"})  # of a training run
+PUSH_FILES = frozenset({MODEL, CONFIG, PROCESSOR, CARD, MANIFEST}) | BESIDE
 
 
 def check_push(

@@ -51,6 +51,7 @@ class Card:
         origin: the registered weights that the model was loaded from.
         base_model: repositories of the Hub that the model was made from.
         datasets: names of data sets on the Hub.
+        section: Markdown of the file `card.md` beside the weights.
     """
 
     repo: str
@@ -62,6 +63,7 @@ class Card:
     origin: Origin
     base_model: Sequence[str]
     datasets: Sequence[str]
+    section: str = ""
 
 
 def model_card(card: Card) -> str:
@@ -81,7 +83,8 @@ def model_card(card: Card) -> str:
     )
     name = _markdown(card.repo.rpartition("/")[2] or spec.variant or "Vision Transformer")
     parts = [f"---\n{data.to_yaml()}\n---", f"# {name}", _summary(card), _table(_facts(card))]
-    return "\n\n".join([*parts, *_use(card), *_results(card), *_origin(card.origin)]) + "\n"
+    parts += [*_use(card), *_results(card), *([card.section] if card.section else [])]
+    return "\n\n".join([*parts, *_origin(card.origin)]) + "\n"
 
 
 def _license(text: str) -> tuple[str, str | None]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from vitzoo.apps.publish.checks import CARD, MODEL, PUSH_FILES, check_push
 from vitzoo.apps.publish.libraries import LibraryFolder
 from vitzoo.apps.publish.model_card import Card, Origin, model_card
+from vitzoo.apps.publish.section import read_section
 from vitzoo.apps.publish.upload import check_upload, upload
 from vitzoo.apps.publish.written import write_model
 from vitzoo.display import brief
@@ -81,7 +82,9 @@ def push(
     The folder has the weights, the configs of timm or of transformers with class names and
     preprocessing, a model card and `vitzoo.json`. `vitzoo.create("folder/")` loads it, and so does
     timm (`local-dir:folder`) or transformers (`from_pretrained(folder)`) if it has the network.
-    Each file is hashed when it is written and compared before it is sent.
+    Each file is hashed when it is written and compared before it is sent. The text of a file
+    `card.md` beside the weights is part of the card; `curves.png`, `confusion.png`, `metrics.csv`
+    and `run.toml` are copied if it links them.
 
     Args:
         model: the network, see docs/create.md#which-network. A variant gets its default weights.
@@ -119,8 +122,11 @@ def push(
         step(OPEN)
         network, origin = _model(model, zoo)
         terms = _license(license, origin)
+        section, beside = ("", {}) if is_model(model) else read_section(locate(model, zoo=zoo))
         step(WRITE)
         found = write_model(network, library, part, zoo)
+        for name, content in beside.items():
+            (part / name).write_bytes(content)
         card = Card(
             repo=repo,
             library=found.library if found else "vitzoo",
@@ -131,6 +137,7 @@ def push(
             origin=replace(origin, variant=origin.variant or _variant(network.spec.variant, zoo)),
             base_model=base_model or _base(origin),
             datasets=datasets,
+            section=section,
         )
         (part / CARD).write_text(model_card(card), encoding="utf-8", newline="\n")
         about = {"weights": repo, "library": card.library, "spec": network.spec.to_data()}
