@@ -129,6 +129,20 @@ def test_a_restored_model_reports_its_file(small, tmp_path):
     assert not report.dropped
 
 
+def test_a_file_states_the_weights_before_fine_tuning(tmp_path):
+    model = vitzoo.create("vit_digits", pretrained=True)
+    own = vitzoo.create(vitzoo.save(model, tmp_path / "own.safetensors"))
+    for before, name in ((model, "vit_digits:digits_v1"), (own, "own.safetensors")):
+        path = vitzoo.save(model, tmp_path / "net.safetensors", made_from=before.load_report)
+        report = vitzoo.create(path).load_report
+        assert report.made_from == name
+        assert report.made_from_sha256 == before.load_report.sha256
+        assert str(tmp_path).encode() not in path.read_bytes()
+        says(str(report), report.made_from, report.made_from_sha256[:12])
+    with refuses(InvalidOption, "made_from", "'x'", "load_report"):
+        vitzoo.save(model, path, made_from="x")
+
+
 def test_a_saved_model_may_be_restored_with_other_classes(small, tmp_path, randomise):
     model = vitzoo.create(small)
     model.labels = tuple("abcde")

@@ -10,7 +10,7 @@ from vitzoo.errors import printable
 from vitzoo.text import fold
 
 FIRST_USE = "sha256 recorded on this machine, not stated by the registry (trust on first use)"
-FATES = 9  # fields of a report before those that list tensors
+FATES = 11  # fields of a report before those that list tensors
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,9 @@ class LoadReport:
         trunk: file, or variant and weights name, of the layers before a classifier of `probe`;
             empty for any other file.
         trunk_sha256: SHA-256 of that file.
+        made_from: file, or variant and weights name, of the weights before fine-tuning, as the file
+            states them; empty if it does not.
+        made_from_sha256: SHA-256 of that file.
         stamped: whether a file of yours was not hashed: an earlier call hashed it, and its size and
             times have not changed since then.
         first_use: whether the registry does not state this SHA-256, but the lock file of this
@@ -48,6 +51,8 @@ class LoadReport:
     adapter: str = ""
     trunk: str = ""
     trunk_sha256: str = ""
+    made_from: str = ""
+    made_from_sha256: str = ""
     stamped: bool = False
     first_use: bool = False
     kept: tuple[str, ...] = ()
@@ -86,6 +91,8 @@ class LoadReport:
         lines += [f"adapter (sha256 {self.adapter[:12]})"] if self.adapter else []
         if self.trunk:
             lines.append(f"classifier on {self.trunk} (sha256 {self.trunk_sha256[:12]})")
+        if self.made_from:
+            lines.append(f"made from {self.made_from} (sha256 {self.made_from_sha256[:12]})")
         return lines
 
     def _fates(self) -> list[tuple[str, int, str]]:

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from vitzoo.checkpoint.comparison import ADAPTERS, tensors_of
 from vitzoo.checkpoint.description import Trunk
-from vitzoo.checkpoint.saved import ACTIVATION, API, METADATA
+from vitzoo.checkpoint.saved import ACTIVATION, API, MADE_FROM, METADATA
 from vitzoo.checkpoint.writers import FOREIGN, all_finite, check_storable, write_safetensors
-from vitzoo.errors import CheckpointError, InvalidOption, UnknownName
+from vitzoo.errors import CheckpointError, InvalidOption, UnknownName, VitzooError
 from vitzoo.files.access import writing_to
-from vitzoo.files.names import check_path
+from vitzoo.files.names import check_path, on_hub
 from vitzoo.images.transform import check_preprocessing
 from vitzoo.keywords import check_types, short_errors
 from vitzoo.loading.adapt import LOADABLE
@@ -26,6 +26,8 @@ from vitzoo.network.activation import stated_activation
 from vitzoo.network.wrappers import network_of
 from vitzoo.plugin.info import LOCAL
 from vitzoo.registry.registry import Registry, registry
+from vitzoo.report import LoadReport
+from vitzoo.schema.addresses import parts_of_name
 from vitzoo.schema.preprocessing import StatedPreprocessing
 from vitzoo.schema.reader import describe
 from vitzoo.schema.spec import Spec
@@ -39,7 +41,13 @@ SHARDED = (
 
 
 @short_errors
-def save(model: nn.Module, path: str | os.PathLike[str], *, check_finite: bool = True) -> Path:
+def save(
+    model: nn.Module,
+    path: str | os.PathLike[str],
+    *,
+    check_finite: bool = True,
+    made_from: LoadReport | None = None,
+) -> Path:
     """Write a model to a safetensors file and return its path; `create(path)` restores the model.
 
     The file contains the tensors and, as metadata, `model.spec`, `model.labels`,
@@ -56,6 +64,8 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, check_finite: bool =
         path: a path that ends in `.safetensors`.
         check_finite: whether NaN, infinite values, and weights that are all zero raise an error.
             `create` refuses such a file unless its `check_finite` is false, too.
+        made_from: the load report of the network before fine-tuning. The file states name and
+            SHA-256 of those weights, and the load report of the restored model has them.
 
     Raises:
         InvalidOption: the model has no spec or is sharded, `model.spec` does not describe its
@@ -66,15 +76,35 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, check_finite: bool =
         StoreError: the file cannot be written.
     """
     check_types("save", path=(path, "text or a path"))
+    if not isinstance(made_from, LoadReport | None):
+        raise InvalidOption(
+            f"save(): made_from must be a load report or None, got {describe(made_from)}; pass "
+            "model.load_report of the network before fine-tuning"
+        )
     target = check_path(path)
     own, zoo = whole_network(model), registry()
     metadata = metadata_of(own, own.spec, zoo)
+    if made_from is not None and made_from.sha256:
+        before = {key: value for key, value in asdict(_before(made_from, zoo)).items() if value}
+        metadata = json.dumps(json.loads(metadata) | {MADE_FROM: before})
     tensors = tensors_of(own, own.spec, zoo)
     check_storable(tensors)
     _check_values(tensors, check_finite=check_finite)
     with writing_to(target) as file:
         write_safetensors(file, tensors, FOREIGN | {METADATA: metadata})
     return target
+
+
+def _before(report: LoadReport, zoo: Registry) -> Trunk:
+    """Return name and SHA-256 of the weights of a load report, without folders."""
+    name, weights = parts_of_name(report.source)
+    registered = False
+    with suppress(VitzooError):
+        registered = any(row.name == weights for row in zoo.variant(name).weights)
+    if registered or on_hub(report.source):
+        return Trunk(report.sha256, weights=report.source)
+    file = Path(report.source).name
+    return Trunk(report.sha256, file=file if Trunk.can_name(file) else "")
 
 
 def metadata_of(model: nn.Module, spec: Spec, zoo: Registry) -> str:

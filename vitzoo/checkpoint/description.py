@@ -23,7 +23,7 @@ COMPLETE = {"embed_dim", "depth", "num_heads", "mlp_dim", "block", "pool", "pos_
 
 @dataclass(frozen=True)
 class Trunk:
-    """The weights of all layers before a classifier, which are in another file than the classifier.
+    """Other weights that a file states: of the layers before a classifier, or before fine-tuning.
 
     Args:
         sha256: of that file.
@@ -70,6 +70,7 @@ class Description:
         spec: the network that `vitzoo.save` wrote into the file, None for files of other programs.
         plugins: by namespace, the distributions of the plugins of that network, as written.
         trunk: the other weights, if the file has only a classifier.
+        made_from: the weights before fine-tuning, if the file states them.
         read: what was read of `config`, so that it is read once.
     """
 
@@ -82,6 +83,7 @@ class Description:
     spec: Mapping[str, Any] | None = None
     plugins: Mapping[str, str] = field(default_factory=dict)
     trunk: Trunk | None = None
+    made_from: Trunk | None = None
     read: dict[str, Any] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def registered(self, zoo: Registry) -> tuple[Spec, Variant | None]:

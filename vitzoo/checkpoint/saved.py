@@ -18,6 +18,7 @@ from vitzoo.schema.terms import OUTPUT_ACTIVATIONS
 
 METADATA = "vitzoo"
 ACTIVATION = "output_activation"  # a key of the metadata, left out for the usual way
+MADE_FROM = "made_from"  # a key of the metadata: the weights before fine-tuning
 API = 1  # version of the metadata
 
 
@@ -81,6 +82,8 @@ def parsed(text: str, where: str, config: Mapping[str, Any] | None = None) -> De
     plugins = {namespace: table.text(namespace) for namespace in table.table}
     inner = reader.sub("trunk")
     trunk = Trunk.read(inner) if inner else None
+    inner = reader.sub(MADE_FROM)
+    made_from = Trunk.read(inner) if inner else None
     stated = ACTIVATION in reader
     activation = reader.one_of(ACTIVATION, OUTPUT_ACTIVATIONS) if stated else ""
     reader.done()
@@ -93,4 +96,5 @@ def parsed(text: str, where: str, config: Mapping[str, Any] | None = None) -> De
         spec=spec,
         plugins=plugins,
         trunk=trunk,
+        made_from=made_from,
     )

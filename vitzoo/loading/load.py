@@ -91,6 +91,7 @@ def load(
     resampling = (plan.resampling,) if adapted.resampled and plan.resampling else ()
     prefix = (f"prefix = {checkpoint.prefix}",) if checkpoint.prefix else ()
     row, changed = checkpoint.row, {*adapted.resampled, *adapted.rebuilt, *converted}
+    before = checkpoint.stated.made_from
     return LoadReport(
         checkpoint.source,
         found.sha256,
@@ -100,6 +101,8 @@ def load(
         license=row.license_note if row else "",
         trunk=checkpoint.trunk[0],
         trunk_sha256=checkpoint.trunk[1],
+        made_from=str(before or ""),
+        made_from_sha256=before.sha256 if before else "",
         kept=tuple(name for name in adapted.tensors if name not in changed),
         resampled=tuple(adapted.resampled),
         converted=(*adapted.rebuilt, *(n for n in converted if n not in adapted.rebuilt)),

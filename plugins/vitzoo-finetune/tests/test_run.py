@@ -148,6 +148,11 @@ def test_what_a_run_leaves(paper, whole):
     assert table["data"]["test"] == 32
     base = vitzoo.create("vit_digits", pretrained=True)
     assert table["source"]["sha256"] == base.load_report.sha256
+    report = vitzoo.create(whole.path).load_report
+    assert (report.made_from, report.made_from_sha256) == (
+        "vit_digits:digits_v1",
+        base.load_report.sha256,
+    )
     _, lines, _ = written(whole.out)
     best = max(lines, key=lambda line: float(line["val_accuracy"]))
     assert whole.best_epoch == int(best["epoch"])
@@ -161,6 +166,7 @@ def test_a_run_gives_the_model_card_its_section(paper, whole, tmp_path):
     assert "mistakes.png" not in done.files  # images of the data
     text = (tmp_path / "hub" / "README.md").read_text()
     says(text, "## Training", f"{whole.val_score:.4g}", "32 test", f"{whole.best_epoch} of 3")
+    says(text, "fine-tuned from `vit_digits:digits_v1`")
     assert str(paper) not in text
 
 

@@ -112,7 +112,7 @@ def _rescale(model: Any, target: Number) -> None:
     layer.bias.mul_(target.deviation).add_(target.mean)
 
 
-def source_of(model: Any) -> str:
-    """Return the SHA-256 of the weights file that a network was loaded from; "" without one."""
+def source_of(model: Any) -> Any:
+    """Return the load report of a network; None without a weights file."""
     report = getattr(model, "load_report", None)
-    return str(report.sha256) if report is not None else ""
+    return report if report is not None and report.sha256 else None

@@ -312,11 +312,11 @@ def _write(
     best: Mapping[str, Tensor],
     lines: Answers,
     prepare: vitzoo.Transform,
-    source: str,
+    source: Any,
 ) -> None:
     """Write the files of a finished run; `run.toml`, which says that it is finished, last."""
     final = finish(settings, data.target, module.network, best, prepare.preprocessing, folder)
-    vitzoo.save(final, folder / WEIGHTS)
+    vitzoo.save(final, folder / WEIGHTS, made_from=source)
     target, metric = data.target, data.target.metric
     results.draw_curves(folder / "curves.png", target, module.epochs, module.best)
     part, pairs = ("test", data.test) if data.test else ("validation", data.validation)
@@ -334,7 +334,7 @@ def _write(
     tables = {
         "settings": settings.to_data(),
         "data": data.to_data(),
-        "source": {"sha256": source},
+        "source": {"sha256": source.sha256 if source else ""},
         "versions": {name: version(name) for name in LIBRARIES},
         "result": result | ({f"test_{metric}": score} if data.test else {}),
     }

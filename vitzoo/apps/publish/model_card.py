@@ -29,12 +29,14 @@ class Origin:
         variant, weights: None if they are not registered.
         unchanged: whether the model has exactly these weights.
         below_head: whether these weights are only those before a classifier of `probe`.
+        tuned: whether the file states that it was fine-tuned from these weights.
     """
 
     variant: Variant | None = None
     weights: Weights | None = None
     unchanged: bool = False
     below_head: bool = False
+    tuned: bool = False
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,7 @@ def _origin(origin: Origin) -> list[str]:
         return []
     how = "The weights are those of" if origin.unchanged else "The model was loaded from"
     how = "The classifier was trained on the features of" if origin.below_head else how
+    how = "The model was fine-tuned from" if origin.tuned else how
     lines = [f"{how} {_code(f'{variant.name}:{row.name}')}"]
     lines += [f" ({_code(row.repo)})"] if row.repo else []
     terms = _markdown(row.license_note or "not known")

@@ -167,10 +167,14 @@ def _model(model: object, zoo: Registry) -> tuple[Any, Origin]:
 
 def _origin(model: Any, zoo: Registry) -> Origin:
     report = model.load_report
-    name, weights = parts_of_name(report.trunk or report.source)
-    variant = _variant(name, zoo)
-    row = next((w for w in variant.weights if w.name == weights), None) if variant else None
-    return Origin(variant, row, below_head=bool(report.trunk)) if row else Origin()
+    for place in (report.trunk or report.source, report.made_from):
+        name, weights = parts_of_name(place)
+        variant = _variant(name, zoo)
+        row = next((w for w in variant.weights if w.name == weights), None) if variant else None
+        if row:
+            tuned = place == report.made_from
+            return Origin(variant, row, below_head=bool(report.trunk), tuned=tuned)
+    return Origin()
 
 
 def _variant(name: str | None, zoo: Registry) -> Variant | None:
