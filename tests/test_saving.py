@@ -139,6 +139,8 @@ def test_a_file_states_the_weights_before_fine_tuning(tmp_path):
         assert report.made_from_sha256 == before.load_report.sha256
         assert str(tmp_path).encode() not in path.read_bytes()
         says(str(report), report.made_from, report.made_from_sha256[:12])
+        again = vitzoo.create(vitzoo.save(vitzoo.create(path), tmp_path / "again.safetensors"))
+        assert again.load_report.made_from == name
     with refuses(InvalidOption, "made_from", "'x'", "load_report"):
         vitzoo.save(model, path, made_from="x")
 

@@ -65,7 +65,8 @@ def save(
         check_finite: whether NaN, infinite values, and weights that are all zero raise an error.
             `create` refuses such a file unless its `check_finite` is false, too.
         made_from: the load report of the network before fine-tuning. The file states name and
-            SHA-256 of those weights, and the load report of the restored model has them.
+            SHA-256 of those weights, and the load report of the restored model has them. None:
+            what the file of this model states.
 
     Raises:
         InvalidOption: the model has no spec or is sharded, `model.spec` does not describe its
@@ -84,9 +85,9 @@ def save(
     target = check_path(path)
     own, zoo = whole_network(model), registry()
     metadata = metadata_of(own, own.spec, zoo)
-    if made_from is not None and made_from.sha256:
-        before = {key: value for key, value in asdict(_before(made_from, zoo)).items() if value}
-        metadata = json.dumps(json.loads(metadata) | {MADE_FROM: before})
+    if before := _before(made_from, getattr(own, "load_report", None), zoo):
+        stated = {key: value for key, value in asdict(before).items() if value}
+        metadata = json.dumps(json.loads(metadata) | {MADE_FROM: stated})
     tensors = tensors_of(own, own.spec, zoo)
     check_storable(tensors)
     _check_values(tensors, check_finite=check_finite)
@@ -95,16 +96,28 @@ def save(
     return target
 
 
-def _before(report: LoadReport, zoo: Registry) -> Trunk:
-    """Return name and SHA-256 of the weights of a load report, without folders."""
-    name, weights = parts_of_name(report.source)
+def _before(given: LoadReport | None, own: LoadReport | None, zoo: Registry) -> Trunk | None:
+    """Return name, without folders, and SHA-256 of the weights before fine-tuning; or None.
+
+    Args:
+        given: the load report of a network with these weights, or None.
+        own: that of the model, whose file may state them, or None.
+        zoo: the registry.
+    """
+    if given is not None:
+        source, sha256 = given.source, given.sha256
+    else:
+        source, sha256 = (own.made_from, own.made_from_sha256) if own is not None else ("", "")
+    if not sha256:
+        return None
+    name, weights = parts_of_name(source)
     registered = False
     with suppress(VitzooError):
         registered = any(row.name == weights for row in zoo.variant(name).weights)
-    if registered or on_hub(report.source):
-        return Trunk(report.sha256, weights=report.source)
-    file = Path(report.source).name
-    return Trunk(report.sha256, file=file if Trunk.can_name(file) else "")
+    if registered or on_hub(source):
+        return Trunk(sha256, weights=source)
+    file = Path(source).name
+    return Trunk(sha256, file=file if Trunk.can_name(file) else "")
 
 
 def metadata_of(model: nn.Module, spec: Spec, zoo: Registry) -> str:

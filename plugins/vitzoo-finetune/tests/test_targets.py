@@ -5,9 +5,11 @@ import json
 import tomllib
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 import torch.nn.functional as F
+from pyarrow import parquet
 
 import vitzoo
 from helpers import refuses, says
@@ -60,8 +62,6 @@ def test_numbers_are_learned_with_mean_0_and_deviation_1():
     found = target.answers(torch.tensor([[0.5], [1.0]])).numpy()
     assert found.tolist() == [[25], [30]]
     assert target.score(found, [10.0, 30.0]) == 7.5
-    with refuses(InvalidOption, "balance", "number"):
-        target.weights([10.0])
     with refuses(InvalidOption, "10", "different"):
         Number(("age",), [10.0, 10.0])
 
@@ -125,6 +125,11 @@ def test_targets_that_are_refused(digits, tmp_path):
     prepare = vitzoo.transform("vit_digits")
     with refuses(InvalidOption, digits, "120 of 120 rows", "no number in kinds"):
         read_data(digits, columns | {"label_column": "kinds"}, prepare, "number")
+    rows = digits.parent / "rows.parquet"
+    for cells, value in (([["a"], ["b"]], "list<"), ([0.5, 1.5], "0.5")):
+        parquet.write_table(pa.table({"path": ["0.png", "1.png"], "label": cells}), rows)
+        with refuses(InvalidOption, rows, value, "--target labels", "--target number"):
+            read_data(rows, columns, prepare)
     with refuses(InvalidOption, "target", "'label'", "'labels'"):
         train(digits, tmp_path / "x", target="label")
     with refuses(InvalidOption, "label_smoothing", "0.1", "labels"):

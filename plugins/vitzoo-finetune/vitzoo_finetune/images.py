@@ -25,6 +25,7 @@ from vitzoo.errors import ImageError, InvalidOption
 from vitzoo_finetune.settings import CLASS, LABELS, NUMBER, Settings
 from vitzoo_finetune.targets import KINDS, Answer, Target
 
+OTHER_LABELS = ("text or whole numbers", "a text or a whole number")  # in errors about labels
 MOST_NAMED = 5  # in a message
 AGAIN = 2**32
 PADDING = -1  # the index of an image that only fills up a batch
@@ -90,7 +91,15 @@ def read_data(
         InvalidOption: there is no such data, it has fewer than two classes, a class has no training
             images, or there are no validation images.
     """
-    labelled = vitzoo.read_labelled(data, **columns, target=kind)
+    try:
+        labelled = vitzoo.read_labelled(data, **columns, target=kind)
+    except InvalidOption as error:
+        if kind != CLASS or not any(text in str(error) for text in OTHER_LABELS):
+            raise
+        raise InvalidOption(
+            f"{error}; or pass target='labels' (--target labels) for lists of classes, "
+            "target='number' (--target number) for numbers"
+        ) from error
 
     def check(image: Any) -> tuple[str, str]:
         try:

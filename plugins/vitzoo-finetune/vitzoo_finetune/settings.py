@@ -212,6 +212,10 @@ class Settings:
                 raise InvalidOption(
                     f"{name} must be one of {', '.join(known)}, got {short_repr(value)}{hint}"
                 )
+        if self.balance and self.target == NUMBER:
+            raise InvalidOption(
+                f"balance needs classes, the target is {NUMBER}; leave balance (--balance) out"
+            )
         for name in OF_CLASSES:
             if (value := getattr(self, name)) and self.target != CLASS:
                 option = name.replace("_", "-")

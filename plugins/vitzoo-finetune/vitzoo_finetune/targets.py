@@ -61,9 +61,7 @@ class Target(ABC):
 
     def weights(self, answers: Sequence[Any]) -> list[float]:
         """Return how often an image is drawn, for each training image: 1/frequency of its class."""
-        raise InvalidOption(
-            f"balance needs classes, the target is {NUMBER}; leave balance (--balance) out"
-        )
+        raise NotImplementedError("a number has no classes")
 
     def shown(self, score: float) -> str:
         """Return the metric as text."""
