@@ -1,11 +1,13 @@
 """Settings: defaults by method and size of the data, and values that are refused."""
 
+import re
+
 import pytest
 
 from helpers import refuses
 from tables import cases
 from vitzoo.errors import InvalidOption
-from vitzoo_finetune.settings import Settings, read_run
+from vitzoo_finetune.settings import NAMES, Settings, read_run
 
 MODEL = {"model": "vit_digits"}
 
@@ -62,3 +64,11 @@ def test_another_file_is_no_run(tmp_path):
         read_run(path)
     with pytest.raises(InvalidOption):
         read_run(tmp_path / "none.toml")
+
+
+def test_the_help_fits_in_a_terminal(run):
+    code, text, _ = run("finetune", "--help")
+    assert code == 0
+    assert max(map(len, text.splitlines())) <= 80
+    options = set(re.findall(r"--([a-z-]+)", text))
+    assert {name.replace("_", "-") for name in NAMES} - {"model"} <= options

@@ -134,8 +134,8 @@ def finetune_command(
     \b
     Examples:
       vitzoo finetune dinov2/vit_s14 photos --out flowers
-      vitzoo finetune vit_b16 photos.csv --out flowers --method lora --precision bf16
-      vitzoo finetune mae/vit_b16 photos --out flowers --recipe own --batch-size 64
+      vitzoo finetune vit_b16 photos.csv --out flowers --method lora
+      vitzoo finetune mae/vit_b16 photos --out flowers --recipe own
       vitzoo predict flowers/ image.jpg
     """
     named = check_network(model, weights)

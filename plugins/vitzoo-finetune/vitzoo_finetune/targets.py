@@ -65,7 +65,7 @@ class Target(ABC):
 
     def shown(self, score: float) -> str:
         """Return the metric as text."""
-        return f"{score:.2%}"
+        return f"{self.metric} {score:.2%}"
 
     def __str__(self) -> str:
         return f"{len(self.names)} classes"

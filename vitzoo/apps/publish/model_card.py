@@ -12,7 +12,7 @@ from vitzoo.errors import printable
 from vitzoo.network.activation import MEANING, activation_of
 from vitzoo.schema.preprocessing import OF_TIMM, StatedPreprocessing, UnreadPreprocessing
 from vitzoo.schema.rows import Variant, Weights
-from vitzoo.schema.terms import SOFTMAX
+from vitzoo.schema.terms import IDENTITY, SOFTMAX
 
 HUB_LICENSES = (  # names of the Hub; any other license is written as `other` with its name
     *("apache-2.0", "mit", "bsd", "bsd-2-clause", "bsd-3-clause", "isc", "unlicense", "cc0-1.0"),
@@ -100,7 +100,11 @@ def _summary(card: Card) -> str:
     name = card.origin.variant.name if card.origin.variant else "local/"
     network = "" if name.startswith("local/") else f", with the network {_code(name)} of vitzoo"
     classes = card.model.spec.num_classes
-    task = f"for {classes} classes" if classes else "for image features"
+    what = "class" if activation_of(card.model) != IDENTITY else "number"
+    many = {"class": "classes", "number": "numbers"}
+    task = (
+        f"for {classes} {what if classes == 1 else many[what]}" if classes else "for image features"
+    )
     return f"A Vision Transformer {task}{network}. Written by vitzoo {__version__}."
 
 
