@@ -54,20 +54,61 @@ count = click.IntRange(1)
     metavar="own|VARIANT:WEIGHTS",
     help="Take the recipe of the publishers of MODEL, or of other weights, as the defaults.",
 )
-@click.option("--epochs", type=count, help="Passes through the training images.")
+@click.option(
+    "--epochs",
+    type=count,
+    help="Passes through the training images. Default: as many as make 1,000 steps, from "
+    "10 to 100.",
+)
 @click.option("--steps", type=click.IntRange(0), help="End after so many steps; 0: the epochs.")
 @click.option("--optimizer", type=click.Choice(OPTIMIZERS), help="By timm's name; default: adamw.")
 @click.option("--momentum", type=number, help="Of sgd and momentum; default: 0.9.")
-@click.option("--lr", type=number, help="Learning rate of the head.")
-@click.option("--batch-size", type=count, help="Images of a step, in all processes together.")
-@click.option("--accumulate", type=count, help="Compute a step in so many parts: less memory.")
-@click.option("--layer-decay", type=number, help="Factor of the rate from layer to layer.")
-@click.option("--weight-decay", type=number, help="Weight decay of matrices.")
+@click.option(
+    "--lr",
+    type=number,
+    help="Learning rate of the head. Default: for 64 images and a width of 384 3e-4, "
+    "with head and lora 1e-3.",
+)
+@click.option(
+    "--batch-size",
+    type=count,
+    help="Images of a step, in all processes together. Default: 64, or fewer for 10 "
+    "steps in an epoch.",
+)
+@click.option(
+    "--accumulate",
+    type=count,
+    help="Compute a step in so many parts: less memory. Default: 1.",
+)
+@click.option(
+    "--layer-decay",
+    type=number,
+    help="Factor of the rate from layer to layer. Default: 0.75 for full and last:N, else 1.",
+)
+@click.option("--weight-decay", type=number, help="Weight decay of matrices. Default: 0.05.")
 @click.option("--schedule", type=click.Choice(SCHEDULES), help="Fall of the rate; default: cosine.")
-@click.option("--warm-up", type=number, help="Share of the steps in which the rate rises.")
-@click.option("--clip", type=number, help="Largest norm of the gradients; 0 does not clip.")
-@click.option("--drop-path", type=number, help="Rate of drop path in the last block.")
-@click.option("--label-smoothing", type=number, help="Label smoothing of the loss.")
+@click.option(
+    "--warm-up",
+    type=number,
+    help="Share of the steps in which the rate rises. Default: 0.1.",
+)
+@click.option(
+    "--clip",
+    type=number,
+    help="Largest norm of the gradients; 0 does not clip. Default: 1.",
+)
+@click.option(
+    "--drop-path",
+    type=number,
+    help="Rate of drop path in the last block. Default: 0.1 for full and last:N with "
+    "1,000 images, else 0.",
+)
+@click.option(
+    "--label-smoothing",
+    type=number,
+    help="Label smoothing of the loss. Default: 0.1 for one class of each image with "
+    "1,000 images, else 0.",
+)
 @click.option(
     "--augment",
     metavar="NAMES",
@@ -79,9 +120,14 @@ count = click.IntRange(1)
 @click.option("--erase", type=number, help="Probability of random erasing; default: 0.")
 @click.option("--mixup", type=number, help="Alpha of mixup; 0, the default, does not mix.")
 @click.option("--cutmix", type=number, help="Alpha of CutMix; 0, the default, does not mix.")
-@click.option("--image-size", metavar="PX", type=count, help="Side of the images in px.")
+@click.option(
+    "--image-size",
+    metavar="PX",
+    type=count,
+    help="Side of the images in px. Default: that of MODEL.",
+)
 @click.option("--precision", type=click.Choice(("32", "bf16", "16")), help="Autocast; default: 32.")
-@click.option("--rank", type=count, help="Rank of LoRA.")
+@click.option("--rank", type=count, help="Rank of LoRA. Default: 8.")
 @click.option(
     "--balance",
     is_flag=True,
@@ -92,9 +138,11 @@ count = click.IntRange(1)
     "--ema", type=number, help="Average weights with this decay, such as 0.9999; default: 0."
 )
 @click.option(
-    "--patience", type=click.IntRange(0), help="Epochs without a better one before the end."
+    "--patience",
+    type=click.IntRange(0),
+    help="Epochs without a better one before the end. Default: 0, all epochs.",
 )
-@click.option("--seed", type=click.IntRange(0), help="Of all random numbers.")
+@click.option("--seed", type=click.IntRange(0), help="Of all random numbers. Default: 0.")
 @click.option("--run", metavar="FILE", type=PATH, help="Take the settings of this run.toml.")
 @weights_option
 @click.option("--image-column", metavar="NAME", help="Column of paths or images in a file.")
@@ -102,7 +150,11 @@ count = click.IntRange(1)
 @click.option("--split-column", metavar="NAME", help="Column of train, val and test in a file.")
 @device_option
 @click.option("--devices", type=count, default=1, show_default=True, help="Number of GPUs.")
-@click.option("--workers", type=click.IntRange(0), help="Processes that read images.")
+@click.option(
+    "--workers",
+    type=click.IntRange(0),
+    help="Processes that read images. Default: 0 on a CPU, else up to 8.",
+)
 @click.option("--grad-checkpointing", is_flag=True, help="Compute activations twice: less memory.")
 @click.option(
     "--save-every",
