@@ -2,7 +2,6 @@
 
 import math
 import re
-from dataclasses import replace
 
 import pytest
 import torch
@@ -82,8 +81,7 @@ def theirs(reference, settings, recipe):
 def check(name, weights, reference):
     """Compare members, weight decay and the rates of all steps; of repeated runs once."""
     named = check_network(name, weights)
-    stated = replace(named.weights.recipe, ema=None)  # of averaged weights, which have no rate
-    recipe = read_recipe("own", replace(named, weights=replace(named.weights, recipe=stated)))
+    stated, recipe = named.weights.recipe, read_recipe("own", named, weights)
     count = 3 * stated.batch_size
     settings = Settings.complete({"model": name}, count, 0, recipe)
     groups, their_schedule, steps = theirs(reference, settings, stated)

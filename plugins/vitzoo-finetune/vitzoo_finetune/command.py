@@ -192,7 +192,7 @@ def finetune_command(
     """
     named = check_network(model, weights)
     given = {name: options[name] for name in NAMES if name in options}
-    recipe = read_recipe(options["recipe"], named)
+    recipe = read_recipe(options["recipe"], named, weights)
     Settings.complete({"model": model} | given, MANY, 0, recipe)  # refuses wrong values early
     if not data.exists():
         read_labelled(data)  # raises

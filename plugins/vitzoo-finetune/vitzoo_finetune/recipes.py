@@ -10,7 +10,7 @@ from typing import Any
 import vitzoo
 from vitzoo.cli import NamedNetwork, check_network
 from vitzoo.errors import InvalidOption, short_repr
-from vitzoo_finetune.settings import NAMES, RAND, Settings
+from vitzoo_finetune.settings import RAND, Settings
 
 OWN = "own"
 OPTIMIZERS = {"adamw": "adamw", "lamb": "lamb", "lion": "lion", "sgd": "momentum"}
@@ -70,8 +70,7 @@ class Recipe:
 
     def defaults(self, batch_size: int) -> dict[str, Any]:
         """Return settings for a batch size, to which the rate is in proportion."""
-        found = {name: value for name, value in NOT_STATED.items() if name in NAMES}
-        found |= self.values
+        found = {**NOT_STATED, **self.values}
         found["lr"] = self.values["lr"] * batch_size / self.batch_size
         return found
 
@@ -93,8 +92,15 @@ class Recipe:
         return ", ".join(parts)
 
 
-def read_recipe(text: str | None, model: NamedNetwork) -> Recipe | None:
+def read_recipe(
+    text: str | None, model: NamedNetwork, weights_of_model: str | None = None
+) -> Recipe | None:
     """Return the recipe that a user names: `own`, or VARIANT:WEIGHTS; None for none.
+
+    Args:
+        text: of the user.
+        model: the network that trains.
+        weights_of_model: the option `weights` beside it.
 
     Raises:
         InvalidOption: there is no such recipe, or one of its values cannot be applied.
@@ -110,7 +116,9 @@ def read_recipe(text: str | None, model: NamedNetwork) -> Recipe | None:
                 f"mae/vit_b16:mae, got {short_repr(text)}"
             )
         named = check_network(text)
-    weights = named.weights or (named.variant and named.variant.default_weights)
+    weights = named.weights
+    if named.variant and (text != OWN or weights_of_model is None):
+        weights = weights or named.variant.default_weights
     if not named.variant or not weights:
         raise InvalidOption(
             f"{named.name} names no registered weights, which state a recipe; pass those of "
@@ -148,8 +156,6 @@ def _values(name: str, row: vitzoo.Recipe) -> dict[str, Any]:
         )
 
     found = {setting: getattr(row, key) for key, setting in SAME.items()}
-    if found["ema"] and "ema" not in NAMES:
-        raise refuse("ema", "none")
     optimizer = re.fullmatch(r"(?:fused )?(\w+)(?:, momentum (0?\.\d+))?", row.optimizer)
     if optimizer is None or optimizer[1].lower() not in OPTIMIZERS:
         raise refuse("optimizer", "AdamW, LAMB, Lion or SGD")

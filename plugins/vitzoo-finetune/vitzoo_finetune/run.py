@@ -195,7 +195,7 @@ def finetune(
         "label_column": label_column,
         "split_column": split_column,
     }
-    chosen = read_recipe(given.get("recipe"), named)
+    chosen = read_recipe(given.get("recipe"), named, weights)
     size = given.get("image_size") or (chosen.values["image_size"] if chosen else None)
     prepare = vitzoo.transform(given["model"], image_size=size)
     kind = CLASS if given["target"] is None else checked_target(given["target"])

@@ -202,8 +202,10 @@ class Saving(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Write after some steps; after the last one of an epoch, the validation comes first."""
-        last = batch_idx + 1 >= trainer.num_training_batches or trainer.should_stop
+        """Write after some steps; after the last one, the validation comes first."""
+        module: Any = pl_module
+        ended = trainer.global_step >= module.steps  # perhaps within an epoch
+        last = batch_idx + 1 >= trainer.num_training_batches or ended
         whole = (batch_idx + 1) % self.parts == 0 and not last
         if whole and (batch_idx + 1) // self.parts % self.every == 0:
             self._save(trainer)
