@@ -1,7 +1,8 @@
 """Draw the pictures in docs/pictures: the registry's accuracies, `vit_digits`, the catalogue.
 
-    python docs/generate_pictures.py                  # all but the catalogue
+    python docs/generate_pictures.py                  # all drawings
     python docs/generate_pictures.py accuracy.svg     # one
+    python docs/generate_pictures.py finetune.png     # of the run on docs/finetune.md; a minute
     python docs/generate_pictures.py catalogue.png    # a screenshot; needs chromium
 
 All plugins must be installed. `docs/generate_plots.py NAME` draws another network.
@@ -12,6 +13,8 @@ from __future__ import annotations
 import base64
 import math
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -259,6 +262,20 @@ def catalogue(out: Path) -> None:
             image.convert("RGB").quantize(48).save(out, optimize=True, pnginfo=shown)
 
 
+def finetune(out: Path) -> None:
+    """Write the curves of the run on docs/finetune.md, with the colours of a palette."""
+    page = (ROOT / "docs" / "finetune.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (command,) = re.findall(r"^\$ vitzoo (finetune .+)$", page, re.MULTILINE)
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        subprocess.run([sys.executable, "-c", code], check=True)  # noqa: S603  # of the page
+        main(shlex.split(command))
+        with Image.open("tuned/curves.png") as image:
+            image.convert("RGB").quantize(48).save(out, optimize=True)
+        os.chdir(ROOT)
+
+
 def counted() -> str:
     """Return what the catalogue says at its top, which a test compares with the registry."""
     networks = vitzoo.variants()
@@ -266,11 +283,13 @@ def counted() -> str:
     return f"{len(networks)} networks and {weights} sets of weights"
 
 
+FILES = {"catalogue.png": catalogue, "finetune.png": finetune}
+
 if __name__ == "__main__":
     os.chdir(ROOT)
     PICTURES.mkdir(exist_ok=True)
     for name in sys.argv[1:] or PICTURE:
-        if name == "catalogue.png":
-            catalogue(PICTURES / name)
+        if name in FILES:
+            FILES[name](PICTURES / name)
         else:
             PICTURES.joinpath(name).write_text(PICTURE[name](), encoding="utf-8")

@@ -174,7 +174,7 @@ TRIED = {
     "delete": "`vitzoo rm NAME`",
     "upload": "`vitzoo push MODEL OWNER/REPO`",
     "classify": "`vitzoo predict MODEL IMAGES`",
-    "train": "docs/fine-tuning.md",
+    "train": "docs/finetune.md",
 }
 
 

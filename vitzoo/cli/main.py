@@ -40,7 +40,8 @@ In Python: vitzoo.create('vit_b16', pretrained=True)"""
 INSTEAD = {  # of commands that people try: of other tools, or functions here
     "create build load": "in Python: vitzoo.create('vit_b16', pretrained=True); `vitzoo summary "
     "NAME` shows the layers",
-    "train finetune": "docs/fine-tuning.md has a script for it",
+    "train finetune": "`vitzoo finetune MODEL DATA --out DIR` of the package vitzoo-finetune; see "
+    "docs/finetune.md",
     "download pull get": "`vitzoo fetch NAME` downloads weights",
     "install": "`vitzoo fetch NAME` downloads weights, and pip installs plugins",
     "search find models": "`vitzoo list WORD` searches",

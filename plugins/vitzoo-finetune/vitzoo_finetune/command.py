@@ -201,8 +201,10 @@ def finetune_command(
     made = finetune(model, data, out, weights=weights, on_text=say, **options)
     if not leads():
         return
+    found = made.to_data()
     columns = ("path", "best_epoch", f"val_{made.metric}", f"test_{made.metric}")
-    rows = [{key: value for key, value in made.to_data().items() if key in columns}]
-    print_rows(rows, columns, as_json=as_json, data=made.to_data())
+    shown = {key: found[key] for key in columns if key in found}
+    row = {key: round(x, 4) if isinstance(x, float) else x for key, x in shown.items()}
+    print_rows([row], columns, as_json=as_json, data=found)
     if made.broken:
         click.get_current_context().exit(ExitCode.FAILED)

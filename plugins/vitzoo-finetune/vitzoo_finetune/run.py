@@ -7,7 +7,6 @@ import os
 import random
 import shutil
 import signal
-import sys
 import threading
 import tomllib
 import warnings
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.pytorch import Trainer
-from lightning.pytorch.callbacks import Callback, TQDMProgressBar
+from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 import vitzoo
@@ -41,6 +40,7 @@ from vitzoo_finetune.images import (
 )
 from vitzoo_finetune.networks import finish, prepared, source_of
 from vitzoo_finetune.optimizing import mixing_of
+from vitzoo_finetune.progress import Move, Moving, bar
 from vitzoo_finetune.recipes import read_recipe
 from vitzoo_finetune.settings import CLASS, NAMES, Settings, checked_target, leads, read_run
 from vitzoo_finetune.targets import Answers, Classes
@@ -212,11 +212,11 @@ def finetune(
     if chosen:
         say(f"recipe of {chosen.name}: {chosen.source}")
     say(chosen.explain(settings, given) if chosen else _shown(settings))
-    with _quiet(), _memory(settings):
+    with _quiet(), _memory(settings), bar(progress) as move:
         return _trained(
             settings, found, folder, say,
             device=device, devices=devices, workers=workers, save_every=save_every,
-            grad_checkpointing=grad_checkpointing, progress=progress,
+            grad_checkpointing=grad_checkpointing, move=move,
         )  # fmt: skip
 
 
@@ -231,7 +231,7 @@ def _trained(
     workers: int | None,
     save_every: int,
     grad_checkpointing: bool,
-    progress: bool,
+    move: Move,
 ) -> Finetuned:
     """Train, measure, and write all files; the checkpoint is removed last."""
     model, network = prepared(settings, data.target)
@@ -250,9 +250,8 @@ def _trained(
     callbacks: list[Callback] = [
         *averages,
         Saving(folder / CHECKPOINT, save_every, settings.accumulate),
+        Moving(move),
     ]
-    if shown := progress and sys.stderr.isatty():
-        callbacks.append(TQDMProgressBar())
     trainer = Trainer(
         **_place(device, devices),
         max_epochs=settings.epochs,
@@ -264,7 +263,7 @@ def _trained(
         callbacks=callbacks,
         logger=False,
         enable_checkpointing=False,
-        enable_progress_bar=bool(shown),
+        enable_progress_bar=False,
         enable_model_summary=False,
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
