@@ -56,7 +56,9 @@ def test_steps_and_the_optimizers_and_augmentation_of_others():
     found, _ = stated(AUGREG)
     assert (found.optimizer, found.momentum, found.clip) == ("momentum", 0.9, 1.0)
     assert (found.steps, found.epochs, found.warm_up) == (20_000, 2223, 500 / 20_000)  # 9 steps
-    assert stated(AUGREG, epochs=3)[0].steps == 0
+    found, text = stated(AUGREG, epochs=3)
+    assert found.steps == 0
+    says(text, "epochs 3 (given), steps 0, optimizer momentum (recipe)")
     found, _ = stated(f"{DEIT}:fb_in22k_ft_in1k")
     assert (found.optimizer, found.augment) == ("lamb", "simple-crop,flip,3-augment")
     assert (found.color_jitter, found.erase, found.cutmix) == (0.3, 0.0, 1.0)

@@ -81,12 +81,12 @@ class Recipe:
             shown = f"{name} {value}"
             if name == "lr" and given.get(name) is None:
                 shown += f" (recipe: {self.values[name]:g} for {self.batch_size} images)"
-            elif name not in self.values and name not in NOT_STATED:
-                pass
-            elif given.get(name) is not None:
+            elif given.get(name) is not None and name in {*self.values, *NOT_STATED, "epochs"}:
                 shown += " (given)"
-            else:
-                shown += " (recipe)" if name in self.values else " (not stated: default)"
+            elif self.values.get(name) == value:
+                shown += " (recipe)"
+            elif name in NOT_STATED:
+                shown += " (not stated: default)"
             if value != "":
                 parts.append(shown)
         return ", ".join(parts)
