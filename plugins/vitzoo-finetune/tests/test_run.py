@@ -138,6 +138,17 @@ def test_pairs_of_images_are_mixed(paper, tmp_path):
         train(paper, tmp_path / "x", accumulate=2, mixup=0.8)
 
 
+@cases("options", [{"method": "lora"}, {"method": "last:1", "precision": "bf16"}])
+def test_a_killed_run_of_another_method_continues(paper, tmp_path_factory, options):
+    folder, options = tmp_path_factory.mktemp("killed"), SHORT | {"epochs": 2} | options
+    train(paper, folder / "whole", **options)
+    arguments = [paper, folder / "run", 4, options]  # in the middle of epoch 2
+    done = subprocess.run([sys.executable, "-c", KILLED, *map(str, arguments)], timeout=120)
+    assert done.returncode == -signal.SIGKILL
+    train(paper, folder / "run", **options)
+    assert written(folder / "run") == written(folder / "whole")
+
+
 def test_the_folder_is_a_network_with_labels(paper, whole):
     model = vitzoo.create(f"{whole.out}/")
     assert model.labels == whole.classes == tuple(f"digit {i}" for i in range(10))
