@@ -199,7 +199,10 @@ def tampered(small, tmp_path):
         ("{}", ["missing", "'api'"]),
         (lambda t: t | {"api": 99}, ["newer", "git pull && ", "pip install ."]),
         (lambda t: t | {"api": "1"}, ["api", "whole number", "'1'", "(str)"]),
-        (lambda t: t | {"extra": 1}, ["'extra'", "api, labels, made_from, plugins, preprocessing, spec"]),
+        (
+            lambda t: t | {"extra": 1},
+            ["'extra'", "api, labels, made_from, plugins, preprocessing, spec"],
+        ),
         (lambda t: t | {"spec": []}, ["spec", "table", "[]", "(list)"]),
         (lambda t: t | {"plugins": []}, ["plugins", "table", "[]", "(list)"]),
         (lambda t: t | {"plugins": {"gone": 1}}, ["plugins", "gone", "string", 1, "(int)"]),
