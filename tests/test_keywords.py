@@ -141,6 +141,7 @@ FURTHER = {  # arguments after the first one
     "plot": ("vit_digits",),
     "save": ("x.safetensors",),
     "param_groups": (1e-3,),
+    "confusion_figure": ((), ()),
 }
 NO_ARGUMENT = ("plugins", "hookimpl", "register_in_timm")
 FUNCTIONS = [

@@ -30,9 +30,9 @@ from vitzoo.images.decode import (
     flatten,
     open_image,
     printable,
-    read_bytes,
     read_image,
 )
+from vitzoo.images.file_bytes import read_bytes
 from vitzoo.images.find import find_images
 
 PHOTO = photographs()[0].resize((64, 43))

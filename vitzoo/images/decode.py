@@ -15,14 +15,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from io import BytesIO
-from pathlib import Path
 from threading import Lock, RLock
 
 import numpy as np
 from PIL import Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from vitzoo.errors import ImageError, InvalidOption, printable
-from vitzoo.files.access import read_regular
+from vitzoo.images.file_bytes import read_bytes
 from vitzoo.settings import max_scans
 
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "AVIF", "JPEG2000")
@@ -30,7 +29,6 @@ DEEP = ("I", "F")  # first letters of the modes with more than 8 bits
 STRAIGHT = {"La": "LA", "RGBa": "RGBA"}  # premultiplied modes, and the modes without
 UNNAMED = "the image"  # name of a Pillow image in messages
 UNNAMED_BYTES = "the data"  # name of the bytes of an image file in messages
-MAX_BYTES = 2**30  # of an image file that is read whole
 LARGE = 2**24  # px; of larger images, one at a time is in memory
 REDUCED = "vitzoo: colours of 16 bits"  # key of the information on an image
 TILE = 2**11  # px; width and height of what is converted at once
@@ -115,17 +113,6 @@ def decode_bytes(
             image.load()
             ImageOps.exif_transpose(image, in_place=True)  # a copy would double the memory
         return image
-
-
-def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """Return the bytes of an image file; raise ImageError if it has more than `MAX_BYTES`."""
-    try:
-        data = read_regular(Path(path), MAX_BYTES, ImageError)
-    except ImageError as error:
-        raise ImageError(f"{error}; expected an image file") from error
-    if data is None:
-        raise ImageError(f"there is no file {printable(path)}")
-    return data
 
 
 def image_of_array(array: np.ndarray) -> Image.Image:

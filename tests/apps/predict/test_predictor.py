@@ -281,7 +281,7 @@ def test_the_hash_of_a_damaged_file_is_known(digits):
 
 
 def test_a_file_that_is_too_large_is_an_error_row(digits, tmp_path, monkeypatch):
-    monkeypatch.setattr(decode, "MAX_BYTES", 100)
+    monkeypatch.setattr("vitzoo.images.file_bytes.MAX_BYTES", 100)
     file = tmp_path / "large.png"
     file.write_bytes(b"x" * 101)
     (row,) = digits([file])

@@ -18,8 +18,8 @@ from vitzoo.images.decode import (
     UNNAMED,
     decode_bytes,
     opened,
-    read_bytes,
 )
+from vitzoo.images.file_bytes import read_bytes
 from vitzoo.images.find import LeftOut, find_images
 from vitzoo.images.resize import Pixels, Resize
 from vitzoo.keywords import check_types

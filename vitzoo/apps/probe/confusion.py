@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from vitzoo.keywords import check_keywords, check_types
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -16,6 +18,7 @@ NAMED = 60  # classes up to which each row and column has a name
 SHORT = 24  # characters of a name
 
 
+@check_keywords()
 def confusion_figure(
     title: str, confusion: npt.NDArray[np.int64], classes: Sequence[str]
 ) -> Figure:
@@ -28,7 +31,11 @@ def confusion_figure(
         title: of the figure.
         confusion: (k, k) numbers of images.
         classes: k names.
+
+    Raises:
+        InvalidOption: an argument has another type.
     """
+    check_types("confusion_figure", title=(title, "text"))
     from matplotlib.figure import Figure
 
     count = len(classes)

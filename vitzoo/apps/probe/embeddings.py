@@ -31,7 +31,8 @@ from vitzoo.apps.probe.labelled import ROWS, Image
 from vitzoo.errors import ImageError, printable
 from vitzoo.files.access import make_folder_or_raise, replacing, unwritable
 from vitzoo.files.names import SHA256
-from vitzoo.images.decode import UNNAMED_BYTES, read_bytes
+from vitzoo.images.decode import UNNAMED_BYTES
+from vitzoo.images.file_bytes import read_bytes
 from vitzoo.progress import OnProgress
 
 OF_RESULTS = ("outputs", "labels")  # keys of a fingerprint that do not change the embeddings

@@ -18,8 +18,9 @@ from vitzoo.apps.embed.parquet_helper import Column
 from vitzoo.apps.embed.parquet_reader import parquet_file
 from vitzoo.apps.embed.parquet_rows import read_batches, read_cell
 from vitzoo.apps.probe.division import Division, divide
+from vitzoo.display import brief
 from vitzoo.errors import ImageError, InvalidOption, did_you_mean, printable
-from vitzoo.images.decode import read_bytes
+from vitzoo.images.file_bytes import read_bytes
 from vitzoo.images.find import LeftOut, images_in, is_hidden
 from vitzoo.keywords import check_choice, check_keywords, check_types
 from vitzoo.plugin.requirements import check_extra
@@ -84,6 +85,8 @@ class LabelledImages:
     classes: tuple[str, ...]
     left_out: Mapping[str, int] = field(default_factory=dict)
     target: str = CLASS
+
+    __repr__ = brief
 
     def divide(self, sha256: Sequence[str], *, share: float = 0.2, seed: int = 0) -> Division:
         """Return which images train, which choose, and which test.
