@@ -57,6 +57,10 @@ if TYPE_CHECKING:
     from vitzoo.apps.convert.conversion import convert as convert
     from vitzoo.apps.embed.embed import Embedded as Embedded, embed as embed
     from vitzoo.apps.export.export import export as export
+    from vitzoo.apps.identity.identity import (
+        identity as identity,
+        require_identity as require_identity,
+    )
     from vitzoo.apps.plot.plot import plot as plot
     from vitzoo.apps.predict.predict import predict as predict
     from vitzoo.apps.predict.prediction import (
@@ -138,6 +142,7 @@ _NAMES = {
     "apps.convert.conversion": "convert",
     "apps.embed.embed": "Embedded embed",
     "apps.export.export": "export",
+    "apps.identity.identity": "identity require_identity",
     "apps.plot.plot": "plot",
     "apps.predict.predict": "predict",
     "apps.predict.prediction": "Prediction Predictions",

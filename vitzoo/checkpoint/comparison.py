@@ -94,7 +94,7 @@ def compare(
         network = _network(model, spec, zoo)
     except VitzooError as error:
         raise InvalidOption(f"create could not restore the model from its spec: {error}") from error
-    tensors, expected = (_by_name(m.state_dict().items()) for m in (model, network))
+    tensors, expected = (without_wrappers(m.state_dict().items()) for m in (model, network))
     return tensors, {
         "missing": [name for name in expected if name not in tensors],
         "unexpected": [name for name in tensors if name not in expected],
@@ -134,7 +134,7 @@ def _no_rates(*, depth: int) -> list[float]:
     return [0.0] * depth
 
 
-def _by_name(items: Iterable[tuple[str, T]]) -> dict[str, T]:
+def without_wrappers(items: Iterable[tuple[str, T]]) -> dict[str, T]:
     """Return items by the names that they have without wrappers of submodules."""
     return {".".join(s for s in name.split(".") if s not in WRAPPERS): item for name, item in items}
 
@@ -157,7 +157,7 @@ def _other_modules(model: Any, network: Any) -> Iterator[str]:
     blocks, depth = (len(list(getattr(m, "blocks", ()))) for m in (model, network))
     if blocks != depth:
         yield f"len(blocks) is {blocks}, expected {depth}"
-    modules = _by_name(model.named_modules(remove_duplicate=False))
+    modules = without_wrappers(model.named_modules(remove_duplicate=False))
     for name, wanted in network.named_modules(remove_duplicate=False):
         found = modules.get(name)
         label = name or "the model"
@@ -213,8 +213,8 @@ def _other_buffers(model: Any, network: Any, tensors: dict[str, Any]) -> Iterato
     named = ((n, t) for n, t in tensors.items() if isinstance(t, Tensor) and t.is_floating_point())
     first = min(named, key=lambda item: (-item[1].dtype.itemsize, item[0]), default=None)
     stored = first[1].dtype if first else None  # of the first tensor in the file
-    found = _by_name(model.named_buffers())
-    for name, wanted in _by_name(network.named_buffers()).items():
+    found = without_wrappers(model.named_buffers())
+    for name, wanted in without_wrappers(network.named_buffers()).items():
         buffer = found.get(name)
         if name in tensors or buffer is None or buffer is wanted or wanted.is_meta:
             continue

@@ -18,7 +18,7 @@ from vitzoo.errors import InvalidOption, UnknownName, UnknownOption, VitzooError
 
 KEYS = {
     "model", "weights", "images", "device", "threads", "rounds", "waited", "versions", "rows",
-    "advice", "left_out",
+    "advice", "left_out", "identity",
 }  # fmt: skip
 ROW = {
     "way", "batch", "images_per_second", "images_per_second_interval", "ratio", "ratio_interval",
@@ -43,6 +43,7 @@ def test_the_command_prints_what_the_function_returns(run, fakes):
     assert all(set(row) == ROW for row in data["rows"])
     assert (data["model"], data["device"], data["rounds"]) == ("vit_digits", "cpu", 6)
     assert data["weights"] == "vit_digits:digits_v1"
+    assert data["identity"].startswith("vz1:vit_digits@digits_v1:")
     assert data["threads"] == torch.get_num_threads()
     assert [(r["way"], r["batch"]) for r in data["rows"] if r["recommended"]] == [
         ("bf16", 1), ("bf16", 4), ("openvino", 1), ("openvino", 4),

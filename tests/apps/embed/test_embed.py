@@ -28,6 +28,8 @@ from vitzoo import Predictor, embed
 from vitzoo.apps.embed.embed import Total, Work, shard_of
 from vitzoo.apps.embed.folder import locked, rows_of_part
 from vitzoo.apps.embed.part_file import Form
+from vitzoo.apps.identity.canary import SAME_VECTORS, Canary, canaries
+from vitzoo.apps.identity.identity import identities
 from vitzoo.errors import ImageError, InvalidOption, StoreError, VitzooError
 
 SPEC = {
@@ -117,6 +119,30 @@ def test_the_end_of_each_file_and_the_manifest_say_what_made_them(predictor, sin
         assert b"vitzoo.license" in schema.metadata
         assert json.loads(schema.field("pooled").metadata[b"shape"]) == [32]
         assert schema.field("pooled").type.list_size == 32
+
+
+def test_the_manifest_and_each_file_have_identity_and_canary(data, tmp_path):
+    names = ("pooled", "logits", "labels", "blocks.1")
+    predictor = Predictor(data / "net.safetensors", outputs=names)
+    embed(predictor, data / "photos" / "000.png", tmp_path, workers=1)
+    manifest = json.loads((tmp_path / MANIFEST).read_text())
+    metadata = pq.read_schema(tmp_path / "part-000000.parquet").metadata
+    expected = identities(predictor, names[:2])  # the others are no vectors
+    assert manifest["identity"] == json.loads(metadata[b"vitzoo.identity"]) == expected
+    stored = {name: Canary.from_data(one) for name, one in manifest["canary"].items()}
+    assert stored["pooled"].compared(canaries(predictor, ["pooled"])["pooled"]) == SAME_VECTORS
+    assert json.loads(metadata[b"vitzoo.canary"]) == {k: v.sha256 for k, v in stored.items()}
+    assert stored["logits"].vectors.shape == (10, predictor.shapes["logits"][0])
+
+
+def test_a_damaged_identity_is_refused(data, tmp_path):
+    arguments = (data / "net.safetensors", data / "photos" / "000.png", tmp_path)
+    embed(*arguments, workers=1)
+    manifest = json.loads((tmp_path / MANIFEST).read_text())
+    for key, part in (("identity", "vz1:LABEL"), ("canary", "a canary must have")):
+        (tmp_path / MANIFEST).write_text(json.dumps(manifest | {key: {"pooled": "a"}}))
+        with refuses(StoreError, str(tmp_path / MANIFEST), part, "choose another --out"):
+            embed(*arguments, workers=1)
 
 
 def test_a_license_is_stored(data, tmp_path):
@@ -512,6 +538,7 @@ def test_a_full_disk_leaves_no_part(data, predictor, tmp_path, monkeypatch):
 
 def test_decoding_runs_beside_the_model(data, predictor, tmp_path, monkeypatch):
     """Images are decoded in other threads, at most `batch_size` ahead."""
+    monkeypatch.setattr("vitzoo.apps.embed.embed.canaries", lambda *_: {})  # other images
     decode, start = Predictor.decode, Predictor._compute
     threads, decoded, computed = set(), [], []
     monkeypatch.setattr(

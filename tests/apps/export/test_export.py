@@ -22,6 +22,8 @@ from vitzoo import PartSpec
 from vitzoo.apps.export import export as exporting, int8, targets
 from vitzoo.apps.export.checks import kind_of
 from vitzoo.apps.export.runtimes import import_onnxruntime, import_openvino
+from vitzoo.apps.identity.canary import TOLERANCES
+from vitzoo.apps.identity.identity import ANOTHER, SAME_NETWORK, Identity
 from vitzoo.apps.predict.fingerprint import hash_tensors
 from vitzoo.errors import ExportError, ImageError, InvalidOption, StoreError, UnknownOption
 from vitzoo.schema.preprocessing import UnreadPreprocessing
@@ -157,6 +159,9 @@ def test_pooled_features_and_what_the_file_says(to, tmp_path):
     assert about["preprocessing"]["image_size"] == list(model.spec.image_size)
     assert about["versions"] == {"vitzoo": vitzoo.__version__, "torch": torch.__version__}
     assert about["weights"] == hash_tensors(model)
+    stated, own = map(Identity.parse, (about["identity"], vitzoo.identity(model)))
+    assert stated.compared(own) == SAME_NETWORK
+    assert ("canary" in about) == (to == "onnx")
     here = str(Path(vitzoo.__file__).parent).encode()
     for file in (tmp_path / "out").iterdir():
         assert here not in file.read_bytes(), file
@@ -294,6 +299,16 @@ def test_int8_states_its_cosine_and_speed(tmp_path, run):
     whole = vitzoo.export(model, "onnx", tmp_path / "float32")
     sizes = [(path / "model.onnx").stat().st_size for path in (out, whole.folder)]
     assert sizes[0] < 0.4 * sizes[1]
+    onnx = pytest.importorskip("onnx")
+    stated, other = (
+        json.loads(onnx.load(path / "model.onnx").metadata_props[0].value)
+        for path in (out, whole.folder)
+    )
+    says(notes, "identity", stated["identity"], "distance to the canary")
+    assert 1e-3 < stated["canary"]["distance"] < TOLERANCES["int8"]
+    assert 0 < other["canary"]["distance"] == whole.canary < TOLERANCES["float32"]
+    one, two = map(Identity.parse, (stated["identity"], other["identity"]))
+    assert one.compared(two) == ANOTHER
     assert row["files"].split() == ["model.onnx", "labels.json", "preprocessing.json"]
 
 

@@ -352,6 +352,7 @@ def test_a_stored_folder_has_the_fingerprint_of_today(tmp_path, monkeypatch):
     )
     assert new["fingerprint"].pop("versions").keys() == old["fingerprint"].pop("versions").keys()
     assert new.pop("device") == "cpu"  # which earlier versions did not state
+    assert new.pop("identity").keys() == new.pop("canary").keys() == {"pooled"}
     assert json.dumps(new) == json.dumps(old)  # every other key, in the same order
     found = vitzoo.Predictor("vit_digits").fingerprint().to_data()
     del found["versions"]
@@ -391,6 +392,10 @@ def test_a_stored_folder_is_continued_and_extended(tmp_path, monkeypatch):
     assert again[10]["pooled"] == again[7]["pooled"]
     for new, old in zip(again, rows, strict=True):
         assert np.allclose(new["pooled"], old["pooled"], atol=1e-5)
+    manifest = json.loads((tmp_path / "out" / "_manifest.json").read_text())
+    assert {"identity", "canary"}.isdisjoint(manifest)
+    for file in (tmp_path / "out").glob("*.parquet"):
+        assert b"vitzoo.identity" not in pq.read_schema(file).metadata
 
 
 def test_other_kinds_of_devices_are_not_the_cpu():

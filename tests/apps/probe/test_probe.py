@@ -492,6 +492,7 @@ def test_images_that_cannot_be_read_are_in_no_score(some, untrained, kept, run):
     assert data == json.loads(json.dumps(found.to_data()))
     assert data["C"] == found.C == found.classifier.strength
     assert data["device"] == "cpu"
+    assert data["identity"] == vitzoo.identity(found.model)
     assert [row["image"] for row in data["unreadable"]] == ["1/a.png", "2/b.png"]
 
 

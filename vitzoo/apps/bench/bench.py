@@ -17,6 +17,7 @@ from vitzoo.apps.bench.samples import samples
 from vitzoo.apps.bench.turns import about, measure
 from vitzoo.apps.bench.ways import CPU, NETWORK, WAYS, Place, choose_ways, ready_in
 from vitzoo.apps.bench.worker import Job
+from vitzoo.apps.identity.identity import reported
 from vitzoo.apps.predict.arithmetic import matmul_precision
 from vitzoo.apps.predict.chunk import CHUNK, fitting, total_memory
 from vitzoo.apps.predict.classes import MOST
@@ -143,6 +144,7 @@ def bench(
             random_images=random_images,
         ),
         left_out=tuple(left_out),
+        identity="" if untrained else reported(network)[0],
     )
 
 

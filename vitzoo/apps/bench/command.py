@@ -121,6 +121,8 @@ def bench_command(model: str, images: tuple[Path, ...], as_json: bool, **options
     place = label(torch.device(done.device))
     how = f"{done.threads} thread(s) on {place}"
     say(f"weights: {done.weights}; compared on {done.images}; {how}")
+    if done.identity:
+        say(f"identity {done.identity}")
     for line in done.advice:
         say(line)
 

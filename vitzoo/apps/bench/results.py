@@ -89,6 +89,8 @@ class Benchmark:
         rows: one for each way and size of the batch.
         advice: for each size of the batch, what is recommended and the lines that give it.
         left_out: ways that are not installed, with the command that installs them.
+        identity: of the features before the classifier, see `vitzoo.identity`; empty with random
+            weights, and for a network without a preprocessing.
     """
 
     model: str
@@ -102,6 +104,7 @@ class Benchmark:
     rows: tuple[Measurement, ...]
     advice: tuple[str, ...]
     left_out: tuple[str, ...] = ()
+    identity: str = ""
 
     __repr__ = brief
 

@@ -36,6 +36,8 @@ from vitzoo.apps.embed.pipeline import Job, Task
 from vitzoo.apps.embed.sources import Paths, slices
 from vitzoo.apps.embed.work import Work
 from vitzoo.apps.embed.workers import compute
+from vitzoo.apps.identity.canary import canaries, vector_outputs
+from vitzoo.apps.identity.identity import identities
 from vitzoo.apps.predict.classes import check_count
 from vitzoo.apps.predict.cores import cores_of_process
 from vitzoo.apps.predict.fingerprint import Fingerprint, check_unchanged
@@ -221,7 +223,7 @@ def embed(
         predictor = predictor.with_chunk(found.form.chunk)
     fingerprint = predictor.fingerprint()
     check_unchanged(fingerprint.changes, predictor.device)
-    form = _form(predictor, fingerprint, vectors)
+    form = _form(predictor, fingerprint, vectors, new=found is None)
     # From here on other processes see the folder; the first of them writes its manifest.
     manifest = agree(folder, form, pieces, extend=extend)
     on_cpu = _on_cpu(predictor.device)
@@ -258,13 +260,16 @@ def embed(
     )
 
 
-def _form(predictor: Predictor, fingerprint: Fingerprint, vectors: str) -> Form:
+def _form(predictor: Predictor, fingerprint: Fingerprint, vectors: str, *, new: bool) -> Form:
     report: Any = getattr(predictor.model, "load_report", None)
+    outputs = vector_outputs(predictor, predictor.outputs) if new else []
     return Form(
         fingerprint=fingerprint.to_data(),
         vectors=vectors,
         outputs={name: list(predictor.shapes.get(name, ())) for name in predictor.outputs},
         license=report.license if report else "",
+        identity=identities(predictor, outputs) if outputs else {},
+        canary={name: one.to_data() for name, one in canaries(predictor, outputs).items()},
     )
 
 

@@ -23,6 +23,8 @@ from vitzoo.apps.embed.out import MANIFEST as MANIFEST, check_out as check_out
 from vitzoo.apps.embed.part_file import Form, claim, explained, keys_of, state_of
 from vitzoo.apps.embed.sources import Paths, find_pieces, sha256_of, slices
 from vitzoo.apps.embed.table import stored_text
+from vitzoo.apps.identity.canary import Canary
+from vitzoo.apps.identity.identity import Identity
 from vitzoo.errors import ImageError, InvalidOption, StoreError, short_repr
 from vitzoo.files.access import make_folder, read_regular, write_atomic
 from vitzoo.files.strict_json import strict_json
@@ -111,6 +113,8 @@ class Manifest:
             "device": self.form.device,
             "license": self.form.license,
             "fingerprint": self.form.fingerprint,
+            **({"identity": self.form.identity} if self.form.identity else {}),
+            **({"canary": self.form.canary} if self.form.canary else {}),
         }
 
     @classmethod
@@ -139,6 +143,8 @@ class Manifest:
             vectors=reader.take("vectors", str),
             outputs=reader.take("outputs", dict),
             license=reader.text("license") if reader.take("license", str) else "",
+            identity=_texts(reader, "identity"),
+            canary=_canaries(reader),
         )
         rows = [Reader(row, "ranges", StoreError) for row in reader.take("ranges", list)]
         return cls(
@@ -147,6 +153,21 @@ class Manifest:
             inputs=tuple(Inputs(row.count("inputs"), row.text("sha256")) for row in rows),
             errors=reader.count("errors", least=0) if reader.take("complete", bool) else None,
         )
+
+
+def _texts(reader: Reader, key: str) -> dict[str, str]:
+    """Return a table of identities; empty in a folder of an earlier version."""
+    table = reader.take(key, dict, {})
+    for text in table.values():
+        Identity.parse(text)
+    return table
+
+
+def _canaries(reader: Reader) -> dict[str, Any]:
+    table = reader.take("canary", dict, {})
+    for data in table.values():
+        Canary.from_data(data)
+    return table
 
 
 def rows_of_part(count: int, row_bytes: int, chunk: int = 8) -> int:
@@ -327,8 +348,12 @@ def remove_leftovers(folder: Path, parts: Sequence[Part]) -> None:
 
 
 def _check_form(folder: Path, found: Form, wanted: Form) -> None:
-    """Raise InvalidOption if a folder has vectors of another form; another license is no matter."""
-    before, now = (dict(_flat(vars(replace(form, license="")))) for form in (found, wanted))
+    """Raise InvalidOption if a folder has vectors of another form; another license is no matter.
+
+    Identities and canaries follow from the fingerprint, and folders of earlier versions have none.
+    """
+    free: dict[str, Any] = {"license": "", "identity": {}, "canary": {}}
+    before, now = (dict(_flat(vars(replace(form, **free)))) for form in (found, wanted))
     # 8 is not 8.0 or True: the bytes of the parts would differ
     keys = [k for k in {**before, **now} if repr(before.get(k, ...)) != repr(now.get(k, ...))]
     if keys:

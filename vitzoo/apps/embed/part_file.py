@@ -11,13 +11,14 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from filelock import Timeout
 
 from vitzoo.apps.embed.table import schema_of, table_of
+from vitzoo.apps.identity.canary import Canary
 from vitzoo.apps.predict.batches import batches
 from vitzoo.apps.predict.fingerprint import device_in
 from vitzoo.errors import StoreError, VitzooError
@@ -36,6 +37,7 @@ FIXED = ("key", "error", "width", "height", "sha256")
 LOCKS = ".writing.lock"  # of a folder: byte i is locked while a process writes part i
 T = TypeVar("T")
 FINGERPRINT, LICENSE = b"vitzoo.fingerprint", b"vitzoo.license"
+IDENTITY, CANARY = b"vitzoo.identity", b"vitzoo.canary"
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,16 @@ class Form:
         vectors: type of the stored vectors, `float32` or `float16`.
         outputs: shape of each output for one image; [] for `labels`.
         license: license of the weights, empty if it is not known.
+        identity: identity of each output that is a vector; empty in a folder of an earlier version.
+        canary: vectors of the ten images of each of these, as plain data.
     """
 
     fingerprint: Mapping[str, Any]
     vectors: str
     outputs: Mapping[str, list[int]]
     license: str
+    identity: Mapping[str, str] = field(default_factory=dict)
+    canary: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def chunk(self) -> int | None:
@@ -85,6 +91,9 @@ class Form:
     def schema(self) -> Any:
         """Return the schema of pyarrow."""
         metadata = {FINGERPRINT: self.fingerprint_text.encode(), LICENSE: self.license.encode()}
+        hashes = {name: Canary.from_data(data).sha256 for name, data in self.canary.items()}
+        for key, table in ((IDENTITY, self.identity), (CANARY, hashes)):
+            metadata |= {key: json.dumps(table, sort_keys=True).encode()} if table else {}
         return schema_of(self.outputs, self.outputs, self.vectors).with_metadata(metadata)
 
 

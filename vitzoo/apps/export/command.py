@@ -85,6 +85,8 @@ def export_command(
         f"{', '.join(map(str, done.batches))} images, differs from the network by at most "
         f"{done.difference:.0e} (relative to the larger of 1 and the largest element)"
     )
+    if done.canary is not None:
+        say(f"identity {done.identity}; distance to the canary {done.canary:.0e}")
     if done.speed is not None:
         advice = "recommended here" if done.speed > 1 else "not recommended: export without --int8"
         say(

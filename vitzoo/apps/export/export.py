@@ -17,6 +17,8 @@ import vitzoo
 from vitzoo.apps.export.checks import EXPORTED, EXTRAS, check_export
 from vitzoo.apps.export.int8 import quantise, smallest_cosine, speed
 from vitzoo.apps.export.targets import BATCH, TARGETS, Run, Target
+from vitzoo.apps.identity.canary import canaries, distance_of
+from vitzoo.apps.identity.identity import reported
 from vitzoo.apps.predict.fingerprint import hash_tensors
 from vitzoo.apps.predict.outputs import LOGITS, POOLED, Outputs
 from vitzoo.display import brief
@@ -60,6 +62,9 @@ class Export:
             larger of 1 and the largest element of the output; for int8, before quantisation.
         cosine: for int8, the smallest cosine of int8 and float32 outputs over the sample images.
         speed: for int8, the time of the float32 file by that of the int8 file, on this machine.
+        identity: of the vectors of the file, see `vitzoo.identity`; empty without a preprocessing.
+        canary: largest distance of the vectors of ten images to those of the network, each divided
+            by its length; None without an identity.
     """
 
     folder: Path
@@ -70,6 +75,8 @@ class Export:
     difference: float
     cosine: float | None = None
     speed: float | None = None
+    identity: str = ""
+    canary: float | None = None
 
     __repr__ = brief
 
@@ -155,11 +162,18 @@ def export(
         described = _described(network, output, "float32" if samples is None else "int8")
         loaded = None if is_model(model) else network.load_report
         described["weights"] = (loaded and loaded.sha256) or hash_tensors(network)
+        precision = "" if samples is None else described["precision"]
+        own, predictor = reported(network, output, precision=precision, runtime=to)
+        described["identity"] = own
         part, file = _Output(network, output).eval(), new / target.file
         if samples is None:
             checked = _write(part, network.spec, target, described, file, step)
         else:
             checked = _write_int8(part, network.spec, target, described, file, samples, step)
+        if predictor and (canary := canaries(predictor, [output]).get(output)):
+            checked["canary"] = distance_of(target.open(file), predictor, canary)
+            measured = {"sha256": canary.sha256, "distance": checked["canary"]}
+            target.add(described | {"canary": measured}, file)
         if described["preprocessing"]:
             _write_json(new / PREPROCESSING, described["preprocessing"])
         if output == LOGITS and network.labels:
@@ -167,7 +181,7 @@ def export(
         others = write_manifest(new, {"sha256": described["weights"]}).keys() - {target.file}
         step("")
     files = (target.file, *sorted(others))
-    return Export(path, files, to, output, BATCHES, **checked)
+    return Export(path, files, to, output, BATCHES, identity=own, **checked)
 
 
 def _check_network(network: Any) -> None:

@@ -37,6 +37,9 @@ class Target(ABC):
     def write(self, program: Program, output: str, metadata: Mapping[str, Any], path: Path) -> None:
         """Write a program with one output."""
 
+    def add(self, metadata: Mapping[str, Any], path: Path) -> None:  # noqa: B027
+        """Replace the metadata of a written file, if its kind allows that."""
+
     @abstractmethod
     def open(self, path: Path) -> Run:
         """Return a function that runs a written file on the CPU in float32."""
@@ -102,6 +105,14 @@ class Onnx(Target):
         size = sum(tensor.nbytes for tensor in program.state_dict.values())
         converted.save(path, external_data=size > INLINE)
 
+    def add(self, metadata: Mapping[str, Any], path: Path) -> None:
+        """Replace the metadata; tensors beside the file stay there."""
+        import onnx
+
+        model = onnx.load(path, load_external_data=False)
+        onnx.helper.set_model_props(model, {KEY: json.dumps(metadata)})
+        onnx.save(model, path)
+
     def open(self, path: Path) -> Run:
         """Start a session of onnxruntime."""
         run = session(path)
@@ -112,6 +123,7 @@ class OpenVino(Onnx):
     """An IR of OpenVINO, float32, converted from ONNX. Its tensors are in `model.bin`."""
 
     file = "model.xml"
+    add = Target.add
 
     def write(self, program: Program, output: str, metadata: Mapping[str, Any], path: Path) -> None:
         """Write an ONNX file, and read it with OpenVINO."""

@@ -19,7 +19,7 @@ from torch import nn
 
 import vitzoo
 from vitzoo.apps.predict.arithmetic import matmul_precision
-from vitzoo.checkpoint.comparison import SIMPLE, compare, opaque_parts
+from vitzoo.checkpoint.comparison import SIMPLE, compare, opaque_parts, without_wrappers
 from vitzoo.display import brief
 from vitzoo.errors import InvalidOption
 from vitzoo.files.platform.libraries import cublas_version
@@ -108,6 +108,35 @@ def hash_tensors(model: nn.Module) -> str:
         flat = tensor.detach().cpu().contiguous().reshape(-1)
         digest.update(flat.view(torch.uint8).numpy())
     return digest.hexdigest()
+
+
+def describe_tensors(model: nn.Module) -> dict[str, list[Any]]:
+    """Return type, shape and SHA-256 of the tensors of a state dict by their names.
+
+    Names are those without wrappers. Floating numbers are hashed as float32 if that holds all of
+    them exactly, otherwise as float64, so that the type in which they are stored has no effect.
+    """
+    found: dict[str, list[Any]] = {}
+    for name, value in without_wrappers(model.state_dict().items()).items():
+        parts = value if isinstance(value, tuple) else (value,)  # of torch's quantised layers
+        for number, part in enumerate(parts):
+            own = f"{name}.{number}" if isinstance(value, tuple) else name
+            found[own] = _described(part)
+    return found
+
+
+def _described(value: object) -> list[Any]:
+    if not isinstance(value, torch.Tensor):
+        return [type(value).__name__, [], hashlib.sha256(repr(value).encode()).hexdigest()]
+    plain = value.detach().cpu()
+    plain = plain.dequantize() if plain.is_quantized or type(plain) is not torch.Tensor else plain
+    if plain.is_floating_point() and plain.dtype != torch.float32:
+        narrow = plain.float()
+        exact = plain.dtype.itemsize < narrow.itemsize or torch.equal(narrow.double(), plain)
+        plain = narrow if exact else plain
+    data = plain.contiguous().reshape(-1).view(torch.uint8).numpy()
+    kind = str(plain.dtype).removeprefix("torch.")
+    return [kind, list(plain.shape), hashlib.sha256(data).hexdigest()]
 
 
 def versions(device: torch.device) -> dict[str, str]:

@@ -36,6 +36,7 @@ from vitzoo.apps.predict.fingerprint import (
     check_unchanged,
     describe_network,
     describe_parts,
+    describe_tensors,
     hash_data,
     hash_tensors,
     versions,
@@ -115,6 +116,7 @@ class Predictor:
         transform: prepares images.
         largest_input: shape (c, h, w) of the largest input.
         computation: computes chunks.
+        before_cast: what `describe_tensors` returns of a model object that was cast to `dtype`.
 
     Raises:
         InvalidOption: the model has no classifier for `labels` or `logits`, `top` is given without
@@ -151,8 +153,11 @@ class Predictor:
             transform(model, native_size=native_size)  # raises, before weights are downloaded
         self._request: Any = None
         self._weights_sha256 = self._loaded = ""
+        self.before_cast: dict[str, list[Any]] | None = None
         if is_model(model):
             network = placed(model, weights, dtype, device)
+            if dtype is not None and next(network.parameters()).dtype != sample_of(model).dtype:
+                self.before_cast = describe_tensors(network_of(model))
         else:
             self._request = absolute(model, weights)
             name, weights = self._request
@@ -198,6 +203,7 @@ class Predictor:
         found = {"chunk": self.chunk, "native_size": self.native_size, "device": str(device)}
         state = {"outputs": self.outputs, "options": {**self._options, **found}}
         if self._request is None:
+            state["before_cast"] = self.before_cast
             return state | {"model": self.model if self.device.type == CPU else on_cpu(self.model)}
         return state | {"request": self._request, "identity": self._identity()}
 
@@ -209,6 +215,7 @@ class Predictor:
             with running_on(device):
                 model = state["model"].to(of_rank(device))
         self.__init__(model, weights=weights, outputs=state["outputs"], **options)  # type: ignore[misc]
+        self.before_cast = state.get("before_cast")
         if "identity" in state and state["identity"] != (found := self._identity()):
             raise IntegrityError(
                 f"{model} had other weights or another network when the Predictor was pickled: "

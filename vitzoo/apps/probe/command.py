@@ -139,6 +139,7 @@ def _explain(found: Probe) -> None:
         count = "1 image" if one else f"{len(found.unreadable)} images"
         say(f"vitzoo: {count} cannot be read; {'it is' if one else 'they are'} in no score")
     say(f"logistic regression has C = {found.C:g}, chosen on training images")
+    say(f"identity {found.identity}")
     for note in found.notes:
         say(f"vitzoo: {note}")
 

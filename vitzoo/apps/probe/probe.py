@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from vitzoo.apps.embed.parquet_reader import helper_ends
+from vitzoo.apps.identity.identity import reported
 from vitzoo.apps.predict.outputs import POOLED
 from vitzoo.apps.predict.predictor import Predictor
 from vitzoo.apps.probe.classifiers import (
@@ -88,6 +89,7 @@ class Probe:
         left_out: number of the other files in the folders of classes by ending, such as `.heic`.
             Hidden files are not counted.
         device: on which the network computes, such as `cuda:0 (NVIDIA H200)`.
+        identity: of the features, see `vitzoo.identity`.
     """
 
     model: str
@@ -108,6 +110,7 @@ class Probe:
     conflicts: tuple[tuple[str, ...], ...] = ()
     left_out: Mapping[str, int] = field(default_factory=dict)
     device: str = ""
+    identity: str = ""
 
     def __repr__(self) -> str:
         rows = [list(score.shown().values()) for score in self.scores]
@@ -206,6 +209,7 @@ class Probe:
             "model": self.model,
             "weights": self.weights,
             "device": self.device,
+            "identity": self.identity,
             "train": len(self.train),
             "test": len(self.test),
             "random_split": self.random_split,
@@ -327,6 +331,7 @@ def probe(
         conflicts=tuple(tuple(readable[i].name for i in same) for same in parts.conflicts),
         left_out=labelled.left_out,
         device=label(predictor.device),
+        identity=reported(predictor)[0],
         _to_save=_to_save(model, weights, predictor, count),
     )
 

@@ -1,0 +1,1 @@
+"""Identities of vectors: which network they are from, and with which numerics."""
