@@ -17,6 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from vitzoo.apps.identity.canonical import Network, Numbers
 from vitzoo.parts import protocols
 from vitzoo.plugin import hookspecs
 from vitzoo.schema.entries import NUMBERS
@@ -66,6 +67,13 @@ def keys(cls: type[Any], *left_out: str) -> Rows:
         if shown:
             defaults = dict.fromkeys(default(fields[name]) for name in shown)
             yield ", ".join(f"`{name}`" for name in shown), ", ".join(defaults), meaning
+
+
+def fields(cls: type[Any]) -> Rows:
+    """Yield name and meaning of the fields of a data class."""
+    yield "field", "content"
+    for names, meaning in described(inspect.cleandoc(cls.__doc__ or ""), "Args"):
+        yield ", ".join(f"`{name}`" for name in names.split(", ")), meaning
 
 
 def default(field: dataclasses.Field[Any]) -> str:
@@ -185,6 +193,7 @@ PAGES: dict[str, dict[str, Callable[[], Rows]]] = {
         "adapter": partial(members, protocols.WeightsAdapter),
         "members": partial(members, protocols.Network),
     },
+    "identity.md": {"network": partial(fields, Network), "numbers": partial(fields, Numbers)},
     "parts.md": {
         "block": partial(keys, BlockSpec),
         **{kind: partial(parts, kind) for kind in GIVEN},

@@ -304,7 +304,7 @@ def test_int8_states_its_cosine_and_speed(tmp_path, run):
         json.loads(onnx.load(path / "model.onnx").metadata_props[0].value)
         for path in (out, whole.folder)
     )
-    says(notes, "identity", stated["identity"], "distance to the canary")
+    says(notes, f"network {stated['identity'].rpartition(':')[0]}; distance", "canary")
     assert 1e-3 < stated["canary"]["distance"] < TOLERANCES["int8"]
     assert 0 < other["canary"]["distance"] == whole.canary < TOLERANCES["float32"]
     one, two = map(Identity.parse, (stated["identity"], other["identity"]))

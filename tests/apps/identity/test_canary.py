@@ -59,6 +59,8 @@ def test_a_distance_of_float64_and_another_width():
     unit = np.array([[1, 0], [0, 2]], np.float32)
     near = np.array([[1, 1e-6], [0, 1]], np.float32)
     assert largest_distance(unit, near) == pytest.approx(1e-6, rel=1e-3)  # its cosine rounds to 1
+    whole = np.arange(1, 65, dtype=np.float32).reshape(8, 8)
+    assert largest_distance(whole, 3 * whole) < 1e-12
     wide = Canary(np.ones((10, 3), np.float32), "float32")
     assert canary().distance(wide) == 2
 

@@ -122,7 +122,7 @@ def bench_command(model: str, images: tuple[Path, ...], as_json: bool, **options
     how = f"{done.threads} thread(s) on {place}"
     say(f"weights: {done.weights}; compared on {done.images}; {how}")
     if done.identity:
-        say(f"identity {done.identity}")
+        say(f"network {done.identity.rpartition(':')[0]}")
     for line in done.advice:
         say(line)
 

@@ -86,7 +86,8 @@ def export_command(
         f"{done.difference:.0e} (relative to the larger of 1 and the largest element)"
     )
     if done.canary is not None:
-        say(f"identity {done.identity}; distance to the canary {done.canary:.0e}")
+        network = done.identity.rpartition(":")[0]  # as on any machine; JSON has all of it
+        say(f"network {network}; distance of the file to its canary {done.canary:.0e}")
     if done.speed is not None:
         advice = "recommended here" if done.speed > 1 else "not recommended: export without --int8"
         say(

@@ -51,12 +51,14 @@ class Network:
         spec: the network as `model.spec.to_data()` states it, without the defaults below. Left out
             are `variant`, unless a plugin's builder makes the network, and what only training
             reads: `init`, `drop_path`, `dropout` and `attention_dropout`. The value of
-            `layer_scale` is true. `head` and `num_classes` are there with `logits` only.
+            `layer_scale` is true. `head` and `num_classes` are there with `logits` only. Sizes are
+            [h, w], and `global_blocks` are sorted indices from 0. `resample` of learned positions
+            is there if they have a `reference_grid`, or inputs another size than `image_size`.
         preprocessing: `mean`, `std`, `interpolation`, `crop_mode`, `image_size`, and `resize`:
             the length in px before the crop, [h, w] for `squash` and for inputs that are not
-            square. `native_size` stands for the last two and `crop_mode`. Other fields of
-            `Preprocessing` are there if they are stated, but not `crop_pct` and `crop_offset`, nor
-            a `rescale_factor` that is 1/255 in float32.
+            square. With native sizes, `native_size` stands for `resize` and `crop_mode`. Other
+            fields of `Preprocessing` are there if they are stated, but not `crop_pct` and
+            `crop_offset`, nor a `rescale_factor` that is 1/255 in float32.
         output: its name, such as `pooled`.
         normalised: whether the vectors are divided by their length.
         parts: classes and plain attributes of parts that were given as objects.

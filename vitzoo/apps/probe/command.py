@@ -138,8 +138,9 @@ def _explain(found: Probe) -> None:
         one = len(found.unreadable) == 1
         count = "1 image" if one else f"{len(found.unreadable)} images"
         say(f"vitzoo: {count} cannot be read; {'it is' if one else 'they are'} in no score")
+    if found.identity:
+        say(f"network {found.identity.rpartition(':')[0]}")
     say(f"logistic regression has C = {found.C:g}, chosen on training images")
-    say(f"identity {found.identity}")
     for note in found.notes:
         say(f"vitzoo: {note}")
 
