@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from vitzoo.errors import UnknownName
 from vitzoo.images.transform import NativeTransform, Transform
 from vitzoo.registry.registry import registry
+from vitzoo.schema.kinds import KIND_OF_FIELD
 from vitzoo.schema.rows import built_of_parts
 from vitzoo.schema.spec import Spec
 
@@ -34,6 +36,7 @@ BLOCK: dict[str, Any] = {
     "proj_bias": True, "qk_norm": False, "attn_norm": False, "mlp": "mlp", "mlp_norm": False,
     "mlp_bias": True, "parallel": False, "post_norm": False, "merge": 0, "window": 0,
 }  # fmt: skip
+GRIDS = ("reference_grid", "absolute_grid")  # from which some parts interpolate in every pass
 EMPTY = ((), "", None)  # values of fields that are left out
 TRAINING = ("init", "drop_path", "dropout")  # without effect on vectors
 HEAD = ("head", "num_classes")
@@ -52,8 +55,9 @@ class Network:
             are `variant`, unless a plugin's builder makes the network, and what only training
             reads: `init`, `drop_path`, `dropout` and `attention_dropout`. The value of
             `layer_scale` is true. `head` and `num_classes` are there with `logits` only. Sizes are
-            [h, w], and `global_blocks` are sorted indices from 0. `resample` of learned positions
-            is there if they have a `reference_grid`, or inputs another size than `image_size`.
+            [h, w], and `global_blocks` are sorted indices from 0. Parts have no options of their
+            default. `resample` is there if a part has a `reference_grid` or an `absolute_grid`, or
+            inputs another size than `image_size`.
         preprocessing: `mean`, `std`, `interpolation`, `crop_mode`, `image_size`, and `resize`:
             the length in px before the crop, [h, w] for `squash` and for inputs that are not
             square. With native sizes, `native_size` stands for `resize` and `crop_mode`. Other
@@ -170,12 +174,23 @@ def spec_data(spec: Spec, *, with_head: bool, one_size: bool) -> dict[str, Any]:
     if "global_blocks" in block:
         block["global_blocks"] = sorted({i % spec.depth for i in block["global_blocks"]})
     data["block"] = _without(block, BLOCK)
-    positions = data["pos_embed"]
-    if one_size and isinstance(positions, dict) and positions["name"] == "learned":
-        if "reference_grid" not in positions:  # otherwise each pass interpolates
-            positions.pop("resample", None)
-        data["pos_embed"] = positions if len(positions) > 1 else "learned"
+    for field in KIND_OF_FIELD:
+        if field in data:
+            data[field] = _part(field, data[field], one_size=one_size)
     return _without(data, DEFAULTS)
+
+
+def _part(field: str, part: Any, *, one_size: bool) -> Any:
+    """Return a part as data without the defaults of its options."""
+    if not isinstance(part, dict) or part.get("opaque"):
+        return part
+    made = registry().part(KIND_OF_FIELD[field], part["name"])
+    defaults = {key: exact(one.default) for key, one in signature(made).parameters.items()}
+    options = _without(part, defaults)
+    grids = {k: v for k, v in (defaults | options).items() if k in GRIDS and v is not None}
+    if one_size and not grids:
+        options.pop("resample", None)
+    return options if len(options) > 1 else part["name"]
 
 
 def _without(data: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
