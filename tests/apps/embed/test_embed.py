@@ -129,6 +129,10 @@ def test_the_manifest_and_each_file_have_identity_and_canary(data, tmp_path):
     metadata = pq.read_schema(tmp_path / "part-000000.parquet").metadata
     expected = identities(predictor, names[:2])  # the others are no vectors
     assert manifest["identity"] == json.loads(metadata[b"vitzoo.identity"]) == expected
+    for name in expected:
+        assert vitzoo.require_identity(metadata, predictor, name) == "same network, same numbers"
+    with refuses(InvalidOption, "no blocks.1", "vz1:LABEL:NETWORK:NUMBERS"):
+        vitzoo.require_identity(metadata, predictor, "blocks.1")
     stored = {name: Canary.from_data(one) for name, one in manifest["canary"].items()}
     assert stored["pooled"].compared(canaries(predictor, ["pooled"])["pooled"]) == SAME_VECTORS
     assert json.loads(metadata[b"vitzoo.canary"]) == {k: v.sha256 for k, v in stored.items()}

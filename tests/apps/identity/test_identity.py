@@ -16,6 +16,7 @@ import vitzoo
 from calls import TIMM, TRANSFORMERS
 from helpers import SMALL, refuses
 from tables import cases
+from vitzoo.apps.identity.canary import numerics_of
 from vitzoo.apps.identity.canonical import BLOCK, DEFAULTS, HEAD, TRAINING, exact
 from vitzoo.apps.identity.identity import (
     ANOTHER,
@@ -27,7 +28,7 @@ from vitzoo.apps.identity.identity import (
     require_identity,
 )
 from vitzoo.apps.predict import fingerprint
-from vitzoo.errors import IntegrityError, InvalidOption
+from vitzoo.errors import IntegrityError, InvalidOption, UnknownOption
 
 STATED = vitzoo.Preprocessing(crop_pct=0.9)
 NAME = "vit_digits"
@@ -172,6 +173,28 @@ def test_there_are_enough_pairs():
     assert len(PAIRS) >= 40
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_a_quantised_object_is_another_network():
+    model = small().eval()
+    int8 = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, torch.qint8)
+    before, after = (Identity.parse(identity(one)) for one in (model, int8))
+    assert after.compared(before) == ANOTHER
+    assert identity(int8) == identity(copy.deepcopy(int8))
+    assert numerics_of(vitzoo.Predictor(int8)) == "int8"
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_the_default_type_of_torch_is_no_part_of_a_network(dtype):
+    before, usual = identity(NAME), torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        found = identity(NAME)
+        assert found == identity(vitzoo.create(NAME, pretrained=True))
+    finally:
+        torch.set_default_dtype(usual)
+    assert Identity.parse(found).compared(Identity.parse(before)) == SAME_NETWORK
+
+
 @cases("change", [{"vitzoo": "0.2.0"}, {"torch": "2.6.0"}, {"cpu": "DEFAULT"}, {"cuda": "H200"}])
 def test_versions_and_devices_are_numerics(change, monkeypatch):
     before = Identity.parse(identity(NAME))
@@ -297,5 +320,7 @@ def test_vectors_of_another_network_are_refused():
         require_identity({"vitzoo.identity": "vz2:a"}, model)
     with refuses(InvalidOption, "chunk", "Predictor"):
         identity(vitzoo.Predictor(model), chunk=1)
+    with refuses(UnknownOption, "'normalized'", "'normalised'"):
+        require_identity(text, model, normalized=True)
     with refuses(InvalidOption, "labels", "output='logits'"):
         identities(vitzoo.Predictor(NAME), ["labels"])

@@ -22,6 +22,7 @@ from vitzoo.apps.predict.arithmetic import matmul_precision
 from vitzoo.apps.predict.on_cuda import settings_on
 from vitzoo.apps.predict.predictor import Predictor
 from vitzoo.errors import InvalidOption, VitzooError, short_repr
+from vitzoo.network.wrappers import network_of
 
 COUNT = 10
 MOST_WIDTH = 2**20  # of a vector that is read
@@ -131,6 +132,8 @@ def numerics_of(predictor: Predictor) -> str:
     settings = settings_on(predictor.device, predictor.computation.network).values()
     stated = [matmul_precision(predictor.device), *map(str, settings)]
     names = [str(predictor.computation.dtype).removeprefix("torch.")]
+    tensors = network_of(predictor.model).state_dict().values()
+    names += ["int8"] if any(type(tensor) is not Tensor for tensor in tensors) else []
     names += [OF_PRECISION[value] for value in stated if value in OF_PRECISION]
     return max((name for name in names if name in CLASSES), key=CLASSES.index, default=CLASSES[0])
 

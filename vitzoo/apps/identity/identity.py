@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +26,7 @@ from vitzoo.apps.predict.on_cuda import settings_on
 from vitzoo.apps.predict.outputs import LABELS, LOGITS, POOLED
 from vitzoo.apps.predict.predictor import Predictor
 from vitzoo.errors import IntegrityError, InvalidOption, VitzooError, short_repr
+from vitzoo.keywords import check_keywords
 from vitzoo.network.wrappers import network_of
 from vitzoo.schema.spec import Spec
 
@@ -73,6 +76,7 @@ class Identity:
         return SAME_NUMBERS if self.numbers == stored.numbers else SAME_NETWORK
 
 
+@check_keywords()
 def identity(
     model: Model,
     output: str = POOLED,
@@ -191,6 +195,7 @@ def reported(model: Model, output: str = POOLED, **file: Any) -> tuple[str, Pred
         return "", None
 
 
+@check_keywords(passed_to=identity)
 def require_identity(
     metadata: Mapping[Any, Any] | str | bytes,
     model: Model,
@@ -200,7 +205,8 @@ def require_identity(
     """Raise IntegrityError unless stored vectors are from a network; return how they compare.
 
     Args:
-        metadata: of a collection of vectors, with the entry `vitzoo.identity`; or that entry.
+        metadata: of a collection of vectors or of a Parquet file of `embed`, with the entry
+            `vitzoo.identity`; or that entry.
         model: the network that makes queries, as for `identity`; or the text of its identity.
         output, options: as for `identity`.
 
@@ -216,7 +222,7 @@ def require_identity(
     >>> require_identity({"vitzoo.identity": text}, text)
     'same network, same numbers'
     """
-    stored = Identity.parse(_entry(metadata))
+    stored = stored_identity(metadata, output)
     text = isinstance(model, str) and FORM.fullmatch(model)
     now = Identity.parse(model if text else identity(model, output, **options))
     result = now.compared(stored)
@@ -228,16 +234,29 @@ def require_identity(
     return result
 
 
-def _entry(metadata: Mapping[Any, Any] | str | bytes) -> object:
-    if not isinstance(metadata, Mapping):
-        return metadata
-    for key in (KEY, KEY.encode()):
-        if key in metadata:
-            return metadata[key]
-    raise InvalidOption(
-        f"the metadata have no {KEY!r}, only {short_repr(sorted(map(str, metadata)))}; store "
-        "vitzoo.identity(model) there when you write vectors"
-    )
+def stored_identity(metadata: Mapping[Any, Any] | str | bytes, output: str = POOLED) -> Identity:
+    """Return the identity in the metadata of vectors.
+
+    Args:
+        metadata: with the entry `vitzoo.identity`, or that entry. In a Parquet file of `embed` it
+            is JSON with an identity for each output.
+        output: name of the output.
+
+    Raises:
+        InvalidOption: the metadata have no identity.
+    """
+    entry: Any = metadata
+    if isinstance(metadata, Mapping):
+        entry = metadata.get(KEY, metadata.get(KEY.encode()))
+        if entry is None:
+            raise InvalidOption(
+                f"the metadata have no {KEY!r}, only {short_repr(sorted(map(str, metadata)))}; "
+                "store vitzoo.identity(model) there when you write vectors"
+            )
+    with suppress(ValueError):  # not JSON
+        table = json.loads(entry) if isinstance(entry, str | bytes) else entry
+        entry = table.get(output, f"no {output}") if isinstance(table, Mapping) else entry
+    return Identity.parse(entry)
 
 
 def _stored(predictor: Predictor) -> dict[str, list[Any]]:
