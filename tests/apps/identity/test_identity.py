@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -171,6 +172,12 @@ def test_each_pair_has_the_right_answer(name, tmp_path):
 
 def test_there_are_enough_pairs():
     assert len(PAIRS) >= 40
+
+
+def test_a_pickled_predictor_keeps_its_identity():
+    predictor = vitzoo.Predictor(small(), dtype=torch.bfloat16)
+    again = pickle.loads(pickle.dumps(predictor))
+    assert identity(again) == identity(predictor) == identity(small(), dtype=torch.bfloat16)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
