@@ -45,10 +45,10 @@ COUNT = 12 * MIN_ROWS  # three parts for each of four shards
 # A process that stops itself in the middle of its second part, as a slow one that never moves.
 STOPS = """
 import os, signal, sys
-from vitzoo.apps.embed.embed import embed
+from vitzoo.apps.embed import embed as module
 from vitzoo.apps.predict.predictor import Predictor
 
-start, done = Predictor._compute, []
+start, done, canaries = Predictor._compute, [], module.canaries
 
 def stopping(self, images):
     done.extend(images)
@@ -56,9 +56,14 @@ def stopping(self, images):
         os.kill(os.getpid(), signal.SIGSTOP)
     return start(self, images)
 
-Predictor._compute = stopping
+def only_images(*arguments):
+    found = canaries(*arguments)
+    done.clear()
+    return found
+
+Predictor._compute, module.canaries = stopping, only_images
 model, names, out, index, count = sys.argv[1:]
-print(embed(model, names, out, shard=(int(index), int(count)), workers=1))
+print(module.embed(model, names, out, shard=(int(index), int(count)), workers=1))
 """
 
 
