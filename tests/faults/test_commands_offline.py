@@ -186,6 +186,11 @@ def functions(scans, tmp_path):
             f"vitzoo.embed('vit_digits', {digit}, {str(tmp_path / 'embedded')!r}, workers=1)",
             OK,
         ),
+        "vitzoo.identity": ("vitzoo.identity('vit_digits')", OK),
+        "vitzoo.require_identity": (
+            "vitzoo.require_identity(vitzoo.identity('vit_digits'), 'vit_digits')",
+            OK,
+        ),
         "vitzoo.plot": (
             f"vitzoo.plot('rollout', vitzoo.create('vit_digits'), {digit}).figure",
             OK,
