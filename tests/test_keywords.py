@@ -141,11 +141,8 @@ FURTHER = {  # arguments after the first one
     "plot": ("vit_digits",),
     "save": ("x.safetensors",),
     "param_groups": (1e-3,),
-<<<<<<< HEAD
     "confusion_figure": ((), ()),
-=======
     "require_identity": ("vit_digits",),
->>>>>>> e635555e (Read identities of Parquet metadata, and name the class of quantised models)
 }
 NO_ARGUMENT = ("plugins", "hookimpl", "register_in_timm")
 FUNCTIONS = [
