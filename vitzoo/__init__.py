@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from vitzoo.apps.convert.conversion import convert as convert
     from vitzoo.apps.embed.embed import Embedded as Embedded, embed as embed
     from vitzoo.apps.export.export import export as export
+    from vitzoo.apps.identity.canary import Canary as Canary
     from vitzoo.apps.identity.identity import (
         identity as identity,
         require_identity as require_identity,
@@ -142,6 +143,7 @@ _NAMES = {
     "apps.convert.conversion": "convert",
     "apps.embed.embed": "Embedded embed",
     "apps.export.export": "export",
+    "apps.identity.canary": "Canary",
     "apps.identity.identity": "identity require_identity",
     "apps.plot.plot": "plot",
     "apps.predict.predict": "predict",

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from vitzoo.apps.predict.arithmetic import matmul_precision
 from vitzoo.apps.predict.on_cuda import settings_on
+from vitzoo.apps.predict.outputs import POOLED
 from vitzoo.apps.predict.predictor import Predictor
 from vitzoo.errors import InvalidOption, VitzooError, short_repr
 from vitzoo.network.wrappers import network_of
@@ -70,6 +71,14 @@ class Canary:
 
     vectors: NDArray[np.float32]
     numerics: str
+
+    @classmethod
+    def of(cls, predictor: Predictor, output: str = POOLED) -> Canary | None:
+        """Return the canary of a network, None if it has none.
+
+        It has none if it takes images of other bands, or its vectors are not finite.
+        """
+        return canaries(predictor, [output]).get(output)
 
     @property
     def sha256(self) -> str:
