@@ -98,10 +98,8 @@ def test_help_names_the_commands_of_plugins_and_imports_nothing(run, install):
     code, out, err = run("--help")
     assert (code, err) == (0, "")
     below = out.partition("Commands of plugins:\n")[2].splitlines()
-    assert [line.split() for line in below[:2]] == [
-        ["attend", "of", "acme-vit", "1.0"],
-        ["family", "of", "acme-vit", "1.0"],
-    ]
+    shown = [line.split() for line in below if "acme-vit" in line]
+    assert shown == [["attend", "of", "acme-vit", "1.0"], ["family", "of", "acme-vit", "1.0"]]
     assert "acme" not in sys.modules
 
 
@@ -132,7 +130,7 @@ def test_a_shell_offers_the_commands_of_plugins_and_imports_nothing(
 
 
 def test_help_without_such_plugins_has_no_such_section(run, monkeypatch):
-    monkeypatch.setenv("VITZOO_DISABLE_PLUGINS", "site,finetune")
+    monkeypatch.setenv("VITZOO_DISABLE_PLUGINS", "check-vectors,finetune,site")
     assert "Commands of plugins" not in run("--help")[1]
 
 
@@ -193,7 +191,7 @@ def test_a_plugin_may_have_a_command_that_people_try(run, install):
 
 
 def test_a_command_of_vitzoo_takes_precedence(run, install, monkeypatch):
-    monkeypatch.setenv("VITZOO_DISABLE_PLUGINS", "site,finetune")
+    monkeypatch.setenv("VITZOO_DISABLE_PLUGINS", "check-vectors,finetune,site")
     install("acme-vit", f"{GROUP}list = acme.command:attend", UNTOUCHABLE)
     assert run("list", "-q", "vit_b16")[:2] == (0, "vit_b16\n")
     assert "Commands of plugins" not in run("--help")[1]
@@ -285,7 +283,10 @@ def test_plugins_lists_commands(run, install):
     root = install("acme-vit", POINTS, UNTOUCHABLE | {"acme/command.py": ""})
     found = rows(run)
     of_commands = [name for name in found if " " in name]
-    assert of_commands == ["vitzoo attend", "vitzoo family", "vitzoo finetune", "vitzoo site"]
+    assert of_commands == [
+        *("vitzoo attend", "vitzoo check-vectors", "vitzoo family", "vitzoo finetune"),
+        "vitzoo site",
+    ]
     assert found["vitzoo attend"] == dict.fromkeys(("variants", "parts", "formats")) | {
         "namespace": "vitzoo attend", "state": "lazy", "distribution": "acme-vit", "version": "1.0",
         "entry_point": "acme.command:attend", "location": f"{root}/acme/command.py",

@@ -135,6 +135,7 @@ def calls(net, scans, tmp_path):
             OFFLINE,
         ),
         "site": (["site", str(tmp_path / "catalogue")], OK),
+        "check-vectors": (["check-vectors", "qdrant:http://localhost:1#a"], OFFLINE),
         "plugins": (["plugins"], OK),
         "plugins check": (["plugins", "check", "faulty"], OK),
         "plugins why": (["plugins", "why", "faulty"], OK),
@@ -307,8 +308,9 @@ def test_online_there_are_the_requests_that_were_asked_for(
         "vitzoo.fetch": [file],
     }
     asked = {name for name, (_, code) in wanted.items() if code == OFFLINE}
-    # The host of the first is not the Hub, and may not be reached here; the others lack a token.
-    other = {"registry add, https", "push", "vitzoo.push"}
+    # The host of the first is not the Hub, and may not be reached here; the client of the second is
+    # not installed; the others lack a token.
+    other = {"registry add, https", "check-vectors", "push", "vitzoo.push"}
     assert asked - other == {name for name, paths in sent.items() if paths}
     host, port = hub.host.split(":")
     lines = (tmp_path / "sockets.txt").read_text(encoding="utf-8").splitlines()

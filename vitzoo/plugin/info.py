@@ -27,6 +27,7 @@ FIRST_PARTY = {  # namespaces that only these distributions may use
     "timm": "vitzoo-timm",
 }
 FIRST_PARTY_COMMANDS = {  # commands that only these distributions may have
+    "check-vectors": "vitzoo-vectors",
     "finetune": "vitzoo-finetune",
     "site": "vitzoo-site",
 }

@@ -1,0 +1,246 @@
+"""`vitzoo check-vectors` of files: its answers, exit codes and errors."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from pyarrow import parquet
+from safetensors.numpy import save_file
+
+import vitzoo
+from helpers import says
+from vitzoo_vectors import check_vectors, write_sidecar
+from vitzoo_vectors.stores import STORES
+
+DIGITS = Path("docs/examples/digits")
+OTHER = f"vz1:other:{'a' * 26}:{'b' * 26}"
+
+
+@pytest.fixture(scope="module")
+def predictor():
+    return vitzoo.Predictor("vit_digits")
+
+
+@pytest.fixture(scope="module")
+def files():
+    return sorted(DIGITS.glob("*.png"))
+
+
+@pytest.fixture(scope="module")
+def identity(predictor):
+    return vitzoo.identity(predictor)
+
+
+@pytest.fixture(scope="module")
+def vectors(predictor, files):
+    return np.stack([row.outputs["pooled"] for row in predictor(files)])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    out = tmp_path_factory.mktemp("embedded") / "out"
+    vitzoo.embed("vit_digits", [DIGITS], out=out)
+    return out
+
+
+def edit(folder, tmp_path, **values):
+    """Return a copy of a folder of `embed` with other values in its manifest."""
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in folder.iterdir():
+        copy.joinpath(path.name).write_bytes(path.read_bytes())
+    manifest = copy / "_manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | values))
+    return copy
+
+
+def write(path, vectors, keys, metadata):
+    """Write vectors in the format of the suffix."""
+    if path.suffix == ".npy":
+        np.save(path, vectors)
+        return write_sidecar(path, metadata["vitzoo.identity"]) if metadata else None
+    if path.suffix == ".safetensors":
+        return save_file({"pooled": vectors}, path, metadata)
+    rows = pa.FixedSizeListArray.from_arrays(vectors.ravel(), vectors.shape[1])
+    table = pa.table({"key": list(map(str, keys)), "v": rows}).replace_schema_metadata(metadata)
+    return parquet.write_table(table, path)
+
+
+def test_a_folder_of_embed_is_of_its_network(run, folder, tmp_path, identity):
+    assert check_vectors(folder).answer == "stated"
+    code, out, err = run("check-vectors", folder, "vit_digits", "--strict", "--json")
+    assert (code, err) == (0, "")
+    (row,) = json.loads(out)
+    assert row["answer"] == "same network, same numbers"
+    assert row["stored"] == row["now"] == identity
+    (part,) = folder.glob("part-*.parquet")
+    assert check_vectors(part, "vit_digits").answer == row["answer"]
+    code, out, err = run("check-vectors", edit(folder, tmp_path, identity={}), "vit_digits")
+    assert (code, "not stated" in out) == (1, True)
+    says(err, "vitzoo.identity", "'pooled'", "--images")
+
+
+def test_other_numerics_say_how_far_they_are(run, folder, tmp_path, identity):
+    stored = {"pooled": f"{identity[:-26]}{'b' * 26}"}
+    data = vitzoo.Canary.of(vitzoo.Predictor("vit_digits", dtype=torch.float16))
+    canary = {"pooled": data.to_data()}
+    copy = edit(folder, tmp_path, identity=stored, canary=canary)
+    code, out, _ = run("check-vectors", copy, "vit_digits", "--json")
+    (row,) = json.loads(out)
+    assert (code, row["answer"]) == (0, "same network, other numerics")
+    assert 1e-5 < row["distance"] < 1e-2
+    assert run("check-vectors", copy, "vit_digits", "--strict")[0] == 1
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.safetensors", "a.npy"])
+def test_a_file_of_another_network_is_refused(run, name, tmp_path, vectors, files, identity):
+    path = tmp_path / name
+    write(path, vectors, files, {"vitzoo.identity": OTHER})
+    code, out, _ = run("check-vectors", path, "vit_digits")
+    assert (code, "another network" in out, OTHER in out) == (3, True, True)
+    write(path, vectors, files, {"vitzoo.identity": identity})
+    assert run("check-vectors", path, "vit_digits")[0] == 0
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.safetensors", "a.npy"])
+def test_vectors_without_identity_are_compared(name, tmp_path, vectors, files):
+    def answer(changed, **options):
+        write(tmp_path / name, changed, files, None)
+        found = check_vectors(tmp_path / name, "vit_digits", images=files, **options)
+        return found.answer, found.compared
+
+    assert answer(3 * vectors) == ("same vectors", 10)  # stores normalise
+    assert answer(vectors, rows=4) == ("same vectors", 4)
+    assert answer(vectors.astype(np.float16).astype(np.float32)) == ("not told apart", 10)
+    assert answer(vectors[::-1].copy()) == ("another network", 10)
+    assert answer(vectors[:, 1:].copy()) == ("another network", 10)
+
+
+def test_vectors_are_compared_by_the_names_of_their_images(tmp_path, vectors, files):
+    path, order = tmp_path / "a.parquet", np.arange(10)[::-1]
+    keys = [f"elsewhere/digits/{files[i].name}" for i in order]
+    write(path, vectors[order], keys, None)
+    found = check_vectors(path, "vit_digits", images=files[:7])
+    assert (found.answer, found.compared, found.vectors) == ("same vectors", 7, 10)
+    write(path, vectors, [f"{i}" for i in range(10)], None)
+    found = check_vectors(path, "vit_digits", images=files)
+    assert found.answer == "not stated"
+    says(found.note, "by name or by order")
+
+
+def test_a_sidecar_is_of_one_file(run, tmp_path, vectors, identity):
+    path = tmp_path / "a.npy"
+    np.save(path, vectors)
+    write_sidecar(path, identity)
+    np.save(path, 2 * vectors)
+    code, out, err = run("check-vectors", path, "vit_digits")
+    assert (code, "not stated" in out) == (1, True)
+    says(err, "a.npy.vitzoo.json", "another SHA-256")
+
+
+def test_a_file_that_cannot_be_read_is_named(run, tmp_path):
+    for name, data in (("a.npy", b"x"), ("a.parquet", b"PAR1"), ("a.safetensors", b"\0" * 9)):
+        tmp_path.joinpath(name).write_bytes(data)
+        code, out, err = run("check-vectors", tmp_path / name)
+        assert (code, out) == (1, "")
+        says(err, tmp_path / name, "check the file")
+    np.save(tmp_path / "pickle.npy", np.array([print]), allow_pickle=True)
+    says(run("check-vectors", tmp_path / "pickle.npy")[2], "pickle.npy", "Python objects")
+    code, _, err = run("check-vectors", tmp_path / "a.csv")
+    assert code == 2
+    says(err, "a.csv", ".parquet", "#COLLECTION")
+    save_file(
+        {"a": np.zeros((2, 2), "f4"), "b": np.zeros((2, 2), "f4")}, tmp_path / "a.safetensors"
+    )
+    code, _, err = run("check-vectors", tmp_path / "a.safetensors", "--column", "c")
+    assert code == 2
+    says(err, "--column", "a, b", "'c'")
+
+
+def test_the_reader_has_limits(tmp_path):
+    """It has no token, and may not take all memory."""
+    np.save(tmp_path / "a.npy", np.zeros((1, 1), "f4"))
+    code = (
+        "import os, resource, sys; from vitzoo_vectors import child;"
+        "child.npy = lambda *_: ({'count': 0, 'metadata': {'as': resource.getrlimit("
+        "resource.RLIMIT_AS)[0]}}, [[0.0]], []); child.main('npy', '1', 'a', sys.argv[1])"
+    )
+    command = [sys.executable, "-c", code, tmp_path / "a.npy"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, env=os.environ, check=True)
+    limit = json.loads(done.stdout.partition(b"\n")[0])["metadata"]["as"]
+    assert 2**32 < limit < 2**33
+
+
+@pytest.mark.parametrize(
+    "place", ["qdrant:http://h:1#c", "chroma:http://h:1#c", "postgresql://h/d#t"]
+)
+def test_stores_are_not_reached_offline(run, monkeypatch, place):
+    monkeypatch.setenv("VITZOO_OFFLINE", "1")
+    code, out, err = run("check-vectors", place)
+    assert (code, out) == (4, "")
+    says(err, place, "VITZOO_OFFLINE")
+
+
+@pytest.mark.parametrize(
+    ("place", "client"),
+    [
+        ("qdrant:{}#c", "qdrant-client"),
+        ("chroma:{}#c", "chromadb"),
+        ("lancedb:{}#c", "lancedb"),
+        ("postgresql://u:secret@h/d?sslmode=secret#t", "psycopg[binary]"),
+    ],
+)
+def test_a_missing_client_is_named_and_no_password_is_shown(
+    run, monkeypatch, tmp_path, place, client
+):
+    monkeypatch.delenv("VITZOO_OFFLINE", raising=False)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    for name, (read, _, distribution) in STORES.items():
+        monkeypatch.setitem(STORES, name, (read, "no_such_module", distribution))
+    place = place.format(tmp_path)
+    code, out, err = run("check-vectors", place)
+    assert (code, out) == (1, "")
+    says(
+        err, f"pip install {client}", place.replace("u:secret@", "").replace("?sslmode=secret", "")
+    )
+    assert "secret" not in err
+    # Commands of vitzoo repeat their arguments in the error about a name of timm.
+    code, out, err = run("check-vectors", place, "vit_base_patch16_224")
+    assert (code, out) == (1, "")
+    says(err, "vit_base_patch16_224", "vit_b16")
+    assert "secret" not in err
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "postgresql://u:secret@h/d",
+        "mysql://u:secret@h/d#t",
+        "qdrant:http://u:secret@[h#c",
+        "qdrant:http://u:secret@h:port#c",
+    ],
+)
+def test_a_wrong_address_shows_no_password(run, place):
+    code, out, err = run("check-vectors", place)
+    assert (code, out) == (2, "")
+    says(err, "STORE:ADDRESS#COLLECTION")
+    assert "secret" not in err
+
+
+def test_a_client_that_fails_shows_no_password(run, monkeypatch):
+    def fail(address, *_):
+        raise OSError(f"cannot connect to {address.where}")
+
+    monkeypatch.delenv("VITZOO_OFFLINE", raising=False)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setitem(STORES, "qdrant", (fail, "numpy", "numpy"))
+    code, out, err = run("check-vectors", "qdrant:https://:pass%21@h:1/?password=mine#c")
+    assert (code, out) == (4, "")
+    says(err, "qdrant:https://h:1/#c", "OSError", "check the address")
+    assert [secret for secret in ("pass%21", "pass!", "mine") if secret in err] == []

