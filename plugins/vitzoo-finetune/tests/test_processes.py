@@ -9,14 +9,17 @@ import sys
 
 import pytest
 from PIL import Image
+from safetensors.torch import load_file
 
 pytestmark = pytest.mark.slow
 
+FILES = ["card.md", "confusion.png", "curves.png", "metrics.csv", "mistakes.png"]
+FILES += ["model.safetensors", "run.toml"]
 SCRIPT = """
 import os, signal, sys
 import vitzoo_finetune
 from vitzoo_finetune.training import Training
-out, devices, left = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+out, devices, left, shard = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), len(sys.argv) > 4
 step = Training.training_step
 def count(self, batch, batch_idx):
     global left
@@ -27,7 +30,7 @@ def count(self, batch, batch_idx):
 Training.training_step = count
 vitzoo_finetune.finetune(
     "vit_digits", "data", out, devices=devices, epochs=2, batch_size=8, save_every=2,
-    drop_path=0.0, progress=False,
+    drop_path=0.0, progress=False, shard=shard,
 )
 """
 
@@ -41,9 +44,9 @@ def start(tmp_path):
         Image.frombytes("L", (8, 8), random.Random(i).randbytes(64)).save(path)
     (tmp_path / "script.py").write_text(SCRIPT)
 
-    def start(out, devices, killed=0):
+    def start(out, devices, killed=0, shard=False):
         return subprocess.run(
-            [sys.executable, "script.py", out, str(devices), str(killed)],
+            [sys.executable, "script.py", out, str(devices), str(killed), *["shard"] * shard],
             cwd=tmp_path,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             start_new_session=True,
@@ -75,3 +78,19 @@ def test_a_killed_run_continues_with_another_number_of_processes(
     assert len(losses("whole")) == 2
     for one, other in zip(losses("killed"), losses("whole"), strict=True):
         assert one == pytest.approx(other, abs=1e-4)
+
+
+def test_a_sharded_run_continues_in_one_process_and_back(start, losses, tmp_path):
+    assert start("whole", 1) == 0
+    assert start("sharded", 2, killed=4, shard=True) == -signal.SIGKILL  # after 2 of 5 steps
+    assert start("sharded", 1, killed=3) == -signal.SIGKILL  # after 4
+    assert (tmp_path / "sharded" / "checkpoint.safetensors").exists()
+    assert start("sharded", 2, shard=True) == 0
+    for one, other in zip(losses("sharded"), losses("whole"), strict=True):
+        assert one == pytest.approx(other, abs=1e-4)
+    shapes = {}
+    for out in ("whole", "sharded"):
+        assert sorted(path.name for path in (tmp_path / out).iterdir()) == FILES
+        tensors = load_file(tmp_path / out / "model.safetensors")
+        shapes[out] = {name: (one.dtype, one.shape) for name, one in tensors.items()}
+    assert shapes["sharded"] == shapes["whole"]

@@ -211,6 +211,16 @@ def test_a_finished_run_is_not_repeated_and_others_are_refused(paper, whole, tmp
         train(paper, tmp_path / "x", accumulate=4)
 
 
+def test_what_does_not_go_with_shards_is_refused(paper, tmp_path):
+    for words, options in (
+        (("devices is 1", "2 or more", "--devices 2"), {}),
+        (("ema is 0.9", "expected 0", "--ema 0"), {"devices": 2, "ema": 0.9}),
+        (("precision is 16", "32 or bf16", "--precision bf16"), {"devices": 2, "precision": "16"}),
+    ):
+        with refuses(InvalidOption, "shard (--shard)", *words):
+            train(paper, tmp_path / "run", shard=True, **options)
+
+
 @cases("method", ["head", "last:1"])
 def test_frozen_layers_stay_as_they_are(paper, tmp_path, method):
     train(paper, tmp_path / "run", method=method, epochs=1)

@@ -151,6 +151,11 @@ count = click.IntRange(1)
 @device_option
 @click.option("--devices", type=count, default=1, show_default=True, help="Number of GPUs.")
 @click.option(
+    "--shard",
+    is_flag=True,
+    help="Divide weights and optimizer among the GPUs with FSDP2: less memory; without --ema.",
+)
+@click.option(
     "--workers",
     type=click.IntRange(0),
     help="Processes that read images. Default: 0 on a CPU, else up to 8.",

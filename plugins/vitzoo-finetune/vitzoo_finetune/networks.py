@@ -70,21 +70,21 @@ def still(network: nn.Module) -> None:
 def finish(
     settings: Settings,
     target: Target,
-    network: Any,
     best: Mapping[str, Tensor],
     preprocessing: Any,
     out: Path,
 ) -> Any:
     """Return the network with the best weights, ready to save; LoRA also writes its adapter."""
-    network.load_state_dict(best)
     lora = settings.method == "lora"
+    network: Any = prepared(settings, target)[1] if lora else create(settings, target)
+    network.load_state_dict(best)
     if isinstance(target, Number):
         _rescale(network.get_base_model() if lora else network, target)
+    made = network
     if lora:
         network.save_pretrained(out / "adapter")
-        network = network.merge_and_unload()
-    made = create(settings, target)
-    made.load_state_dict({name: one.detach().cpu() for name, one in network.state_dict().items()})
+        made = create(settings, target)
+        made.load_state_dict(network.merge_and_unload().state_dict())
     made.preprocessing = preprocessing
     return made.eval()
 

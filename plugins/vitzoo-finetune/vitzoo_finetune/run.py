@@ -43,6 +43,7 @@ from vitzoo_finetune.optimizing import mixing_of
 from vitzoo_finetune.progress import Move, Moving, bar
 from vitzoo_finetune.recipes import read_recipe
 from vitzoo_finetune.settings import CLASS, NAMES, Settings, checked_target, leads, read_run
+from vitzoo_finetune.sharding import Sharding, set_whole
 from vitzoo_finetune.targets import Answers, Classes
 from vitzoo_finetune.training import Epoch, Saving, Training
 
@@ -135,6 +136,7 @@ def finetune(
     split_column: str | None = None,
     device: str | None = None,
     devices: int = 1,
+    shard: bool = False,
     workers: int | None = None,
     grad_checkpointing: bool = False,
     save_every: int = 500,
@@ -168,6 +170,8 @@ def finetune(
         image_column, label_column, split_column: names of columns of a file.
         device: such as `cpu` or `cuda:1`. None: VITZOO_DEVICE, or a GPU if there is one.
         devices: number of GPUs, or of processes on the CPU.
+        shard: divide parameters, gradients and the optimizer among the devices with FSDP2: less
+            memory.
         workers: processes that read images. They do not change the result.
         grad_checkpointing: compute activations twice instead of keeping them: less memory.
         save_every: steps between checkpoints within an epoch.
@@ -203,6 +207,8 @@ def finetune(
     settings = Settings.complete(given, len(found.train), named.spec.embed_dim or 0, chosen)
     augmented(given["model"], prepare, settings)  # refuses what the images cannot be
     _check_parts(settings, devices)
+    if shard:
+        _check_shard(settings, devices)
     if (folder / RUN).exists():
         return _finished(folder, settings, found)
     if (folder / CHECKPOINT).exists():
@@ -215,7 +221,7 @@ def finetune(
     with _quiet(), _memory(settings), bar(progress) as move:
         return _trained(
             settings, found, folder, say,
-            device=device, devices=devices, workers=workers, save_every=save_every,
+            device=device, devices=devices, shard=shard, workers=workers, save_every=save_every,
             grad_checkpointing=grad_checkpointing, move=move,
         )  # fmt: skip
 
@@ -228,6 +234,7 @@ def _trained(
     *,
     device: str | None,
     devices: int,
+    shard: bool,
     workers: int | None,
     save_every: int,
     grad_checkpointing: bool,
@@ -254,6 +261,7 @@ def _trained(
     ]
     trainer = Trainer(
         **_place(device, devices),
+        strategy=Sharding(devices) if shard else "auto",
         max_epochs=settings.epochs,
         precision=PRECISIONS[settings.precision],
         accumulate_grad_batches=settings.accumulate,
@@ -289,7 +297,7 @@ def _trained(
     )
     trainer.strategy.barrier()
     best, _ = read_tensors(module.best_path)
-    network.load_state_dict(best)
+    set_whole(network, best)
     tested = data.test or data.validation
     trainer.test(module, loaders.every(tested), verbose=False)
     measured = module.measured()
@@ -314,7 +322,7 @@ def _write(
     source: Any,
 ) -> None:
     """Write the files of a finished run; `run.toml`, which says that it is finished, last."""
-    final = finish(settings, data.target, module.network, best, prepare.preprocessing, folder)
+    final = finish(settings, data.target, best, prepare.preprocessing, folder)
     vitzoo.save(final, folder / WEIGHTS, made_from=source)
     target, metric = data.target, data.target.metric
     results.draw_curves(folder / "curves.png", target, module.epochs, module.best)
@@ -469,6 +477,25 @@ def _check_parts(settings: Settings, devices: int) -> None:
             f"{mixed} mixes pairs of images, and a part of a step has "
             f"{settings.batch_size // parts}, expected an even number; pass batch_size={least} "
             f"(--batch-size {least})"
+        )
+
+
+def _check_shard(settings: Settings, devices: int) -> None:
+    """Refuse what FSDP2 does not do."""
+    if devices == 1:
+        raise InvalidOption(
+            "shard divides the network among devices, and devices is 1, expected 2 or more; pass "
+            "devices=2 (--devices 2), or leave shard (--shard) out"
+        )
+    if settings.ema:
+        raise InvalidOption(
+            f"ema is {settings.ema:g}, expected 0 because shard divides the network among devices; "
+            "pass ema=0 (--ema 0), or leave shard (--shard) out"
+        )
+    if settings.precision == "16":
+        raise InvalidOption(
+            "precision is 16, expected 32 or bf16 because shard divides the network among devices; "
+            "pass precision='bf16' (--precision bf16), or leave shard (--shard) out"
         )
 
 

@@ -20,6 +20,7 @@ from vitzoo_finetune.images import PADDING, Pair, draw
 from vitzoo_finetune.networks import still
 from vitzoo_finetune.optimizing import optimizer_of, schedule_of
 from vitzoo_finetune.settings import Settings
+from vitzoo_finetune.sharding import Sharding, get_whole
 from vitzoo_finetune.targets import Answers, Target
 
 Epoch = dict[str, Any]  # one line of metrics.csv
@@ -73,6 +74,11 @@ class Training(LightningModule):
     def best_path(self) -> Path:
         """The file of the best weights."""
         return self.folder / f"best-{self.best}.safetensors"
+
+    def configure_model(self) -> None:
+        """Divide the network among devices, where the strategy does."""
+        if isinstance(self.trainer.strategy, Sharding):
+            self.trainer.strategy.shard(self.network)
 
     def configure_optimizers(self) -> Any:
         """Return the optimizer with the groups of vitzoo, and its schedule."""
@@ -157,8 +163,10 @@ class Training(LightningModule):
         }
         self.losses = torch.zeros_like(self.losses)
         self.epochs.append(made)
-        if self.best == made["epoch"] and self.trainer.is_global_zero:
-            write_tensors(self.network.state_dict(), self.best_path)
+        if self.best == made["epoch"]:
+            tensors = get_whole(self.network)  # of all processes
+            if self.trainer.is_global_zero:
+                write_tensors(tensors, self.best_path)
         self.note(made)
         self._stop_if_done()
 
