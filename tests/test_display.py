@@ -75,6 +75,7 @@ RESULTS = {
         Path(LONG), 10**6, 0, 0, 10**6, 9.5, Work(10**6, read=1.0), MANY[:3], MANY[:3]
     ),
     "Probe": probe,
+    "Canary": lambda: vitzoo.Canary.of(vitzoo.Predictor("vit_digits")),
     "LabelledImages": lambda: vitzoo.LabelledImages([None] * 10**4, tuple(MANY)),
     "Plot": lambda: vitzoo.plot("filters", "vit_digits"),
     "Backbone": lambda: vitzoo.backbone("vit_digits"),

@@ -22,6 +22,7 @@ from vitzoo.apps.predict.arithmetic import matmul_precision
 from vitzoo.apps.predict.on_cuda import settings_on
 from vitzoo.apps.predict.outputs import POOLED
 from vitzoo.apps.predict.predictor import Predictor
+from vitzoo.display import brief
 from vitzoo.errors import InvalidOption, VitzooError, short_repr
 from vitzoo.network.wrappers import network_of
 
@@ -71,6 +72,8 @@ class Canary:
 
     vectors: NDArray[np.float32]
     numerics: str
+
+    __repr__ = brief
 
     @classmethod
     def of(cls, predictor: Predictor, output: str = POOLED) -> Canary | None:
