@@ -134,7 +134,7 @@ def _described(value: object) -> list[Any]:
         narrow = plain.float()
         exact = plain.dtype.itemsize < narrow.itemsize or torch.equal(narrow.double(), plain)
         plain = narrow if exact else plain
-    data = plain.contiguous().reshape(-1).view(torch.uint8).numpy()
+    data = plain.contiguous().reshape(-1).view(torch.uint8).numpy().data
     kind = str(plain.dtype).removeprefix("torch.")
     return [kind, list(plain.shape), hashlib.sha256(data).hexdigest()]
 

@@ -201,7 +201,7 @@ class Predictor:
         asked = self.device if self._request is None else self._options["device"]
         device = for_others(asked, self.device)
         found = {"chunk": self.chunk, "native_size": self.native_size, "device": str(device)}
-        state = {"outputs": self.outputs, "options": {**self._options, **found}}
+        state: dict[str, Any] = {"outputs": self.outputs, "options": {**self._options, **found}}
         if self._request is None:
             state["before_cast"] = self.before_cast
             return state | {"model": self.model if self.device.type == CPU else on_cpu(self.model)}
