@@ -211,6 +211,32 @@ def test_a_finished_run_is_not_repeated_and_others_are_refused(paper, whole, tmp
         train(paper, tmp_path / "x", accumulate=4)
 
 
+def test_what_is_refused_changes_no_folder(paper, whole, tmp_path):
+    before = written(whole.out)
+    for options in ({"accumulate": 4}, {"batch_size": 1000}):
+        with refuses(InvalidOption, "batch_size", "expected"):
+            train(paper, tmp_path / "new", **options)
+    assert not (tmp_path / "new").exists()
+    with refuses(InvalidOption, "multiple"):
+        train(paper, whole.out, accumulate=4, force=True)
+    assert written(whole.out) == before
+    for wrong in ("last:0", "last:5"):
+        with refuses(InvalidOption, wrong, "last:1 to last:4", "--method head"):
+            train(paper, tmp_path / "new", method=wrong)
+
+
+def test_of_equal_epochs_the_one_with_the_lowest_loss_is_kept(tmp_path):
+    from vitzoo_finetune.targets import Classes
+    from vitzoo_finetune.training import Training
+
+    module = Training(torch.nn.Identity(), Classes(("a", "b"), [0]), (), None, 9, tmp_path, print)
+    assert module.best == 0
+    found = [(0.5, 0.1), (0.9, 0.7), (0.9, 0.3), (0.9, 0.3), (0.9, 0.4)]
+    for epoch, (accuracy, loss) in enumerate(found, 1):
+        module.epochs.append({"epoch": epoch, "val_accuracy": accuracy, "val_loss": loss})
+    assert module.best == 3
+
+
 def test_what_does_not_go_with_shards_is_refused(paper, tmp_path):
     for words, options in (
         (("devices is 1", "2 or more", "--devices 2"), {}),

@@ -41,7 +41,7 @@ def test_the_method_decides_rate_and_layer_decay():
     [
         ({"method": "lorra"}, ("method", "last:N", "'lorra'", "'lora'")),
         ({"method": "last:"}, ("method", "last:2", "'last:'")),
-        ({"augment": "crop,flop"}, ("augment", "randaugment", "'flip'")),
+        ({"augment": "crop,flop"}, ("augment", "rand-m9-mstd0.5-inc1", "'flip'")),
         ({"batch_size": 51}, ("51", "50 training images", "--batch-size")),
         ({"target": "label"}, ("target", "'label'", "'labels'")),
         ({"target": "number", "balance": True}, ("balance", "number", "--balance")),

@@ -55,7 +55,12 @@ def prepared(settings: Settings, target: Target) -> tuple[Any, nn.Module]:
     elif kind == "last":
         groups = vitzoo.param_groups(model, 1.0, layer_decay=0.5)
         blocks = groups[-1]["layer"] - 1  # layer 0 is before the first one
-        vitzoo.freeze(model, until=max(blocks - int(count), 0))
+        if not 1 <= int(count) <= blocks:
+            raise InvalidOption(
+                f"method is {settings.method}, expected last:1 to last:{blocks} for the {blocks} "
+                "blocks of this network; head trains the classifier alone (--method head)"
+            )
+        vitzoo.freeze(model, until=blocks - int(count))
     return model, model
 
 

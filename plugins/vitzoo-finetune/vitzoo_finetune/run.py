@@ -187,7 +187,7 @@ def finetune(
     given["model"] = os.fspath(model)
     say = on_text if on_text and leads() else lambda _text: None
     named = check_network(given["model"], weights)
-    folder = _folder(Path(out), force=force and leads())
+    folder = _checked(Path(out))
     if run is not None:
         if recipe:
             raise InvalidOption(
@@ -209,20 +209,26 @@ def finetune(
     _check_parts(settings, devices)
     if shard:
         _check_shard(settings, devices)
-    if (folder / RUN).exists():
-        return _finished(folder, settings, found)
-    if (folder / CHECKPOINT).exists():
+    if (folder / RUN).exists() and not force:
+        made = _finished(folder, settings, found)
+        say(f"{folder} has this run already; force=True (--force) repeats it")
+        return made
+    resume = (folder / CHECKPOINT).exists() and not force
+    if resume:
         _check_same(same_settings(folder / CHECKPOINT), _state(settings, found), folder)
         say(f"continues the run in {folder}")
     _explain(found, say)
     if chosen:
         say(f"recipe of {chosen.name}: {chosen.source}")
     say(chosen.explain(settings, given) if chosen else _shown(settings))
+    if force and leads():
+        _clear(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     with _quiet(), _memory(settings), bar(progress) as move:
         return _trained(
             settings, found, folder, say,
             device=device, devices=devices, shard=shard, workers=workers, save_every=save_every,
-            grad_checkpointing=grad_checkpointing, move=move,
+            grad_checkpointing=grad_checkpointing, resume=resume, move=move,
         )  # fmt: skip
 
 
@@ -238,6 +244,7 @@ def _trained(
     workers: int | None,
     save_every: int,
     grad_checkpointing: bool,
+    resume: bool,
     move: Move,
 ) -> Finetuned:
     """Train, measure, and write all files; the checkpoint is removed last."""
@@ -292,7 +299,7 @@ def _trained(
         module,
         loaders.train(trained),
         loaders.every(data.validation),
-        ckpt_path=start if start.exists() else None,
+        ckpt_path=start if resume else None,
         weights_only=False,
     )
     trainer.strategy.barrier()
@@ -389,8 +396,8 @@ class _Loaders:
         return loader
 
 
-def _folder(out: Path, *, force: bool) -> Path:
-    """Return the folder of a run, which is made; `force` removes what another run wrote.
+def _checked(out: Path) -> Path:
+    """Return the folder of a run.
 
     Raises:
         InvalidOption: it is a file, or has other files.
@@ -403,14 +410,15 @@ def _folder(out: Path, *, force: bool) -> Path:
         raise InvalidOption(
             f"{out} has other files, such as {min(names)}; pass a new folder for the results"
         )
-    if force:
-        for name in names & {RUN, CHECKPOINT, WEIGHTS, "metrics.csv"}:
-            (out / name).unlink()
-        for path in out.glob("best-*.safetensors"):
-            path.unlink()
-        shutil.rmtree(out / "adapter", ignore_errors=True)
-    out.mkdir(parents=True, exist_ok=True)
     return out
+
+
+def _clear(out: Path) -> None:
+    """Remove what another run wrote."""
+    names = (RUN, CHECKPOINT, WEIGHTS, "metrics.csv")
+    for path in (*(out / name for name in names), *out.glob("best-*.safetensors")):
+        path.unlink(missing_ok=True)
+    shutil.rmtree(out / "adapter", ignore_errors=True)
 
 
 def _stated(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -226,8 +226,9 @@ class Settings:
         for name in self.augmentations:
             if name not in AUGMENTATIONS and not re.fullmatch(RAND, name):
                 raise InvalidOption(
-                    f"augment must be none or names of {', '.join(AUGMENTATIONS)}, separated by "
-                    f"commas, got {short_repr(self.augment)}{did_you_mean(name, AUGMENTATIONS)}"
+                    f"augment must be none or names of {', '.join(AUGMENTATIONS)} or such as "
+                    f"{RANDAUGMENT}, separated by commas, got "
+                    f"{short_repr(self.augment)}{did_you_mean(name, AUGMENTATIONS)}"
                 )
 
     @property
@@ -266,7 +267,7 @@ def checked_target(target: object) -> str:
 def _checked_method(method: object) -> str:
     if isinstance(method, str) and (method in METHODS[:3] or re.fullmatch(r"last:\d{1,4}", method)):
         return method
-    hint = did_you_mean(method, METHODS) if isinstance(method, str) else ""
+    hint = did_you_mean(method, METHODS[:3]) if isinstance(method, str) else ""
     raise InvalidOption(
         f"method must be full, head, lora or last:N, such as last:2 for the last two blocks, got "
         f"{short_repr(method)}{hint}"

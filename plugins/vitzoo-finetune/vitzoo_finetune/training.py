@@ -64,11 +64,20 @@ class Training(LightningModule):
 
     @property
     def best(self) -> int:
-        """The number of the best epoch, from 1; of equal ones the first. 0 before the first."""
-        if not self.epochs:
-            return 0
+        """The number of the best epoch, from 1; of equal ones that with the lowest validation loss.
+
+        0 before the first.
+        """
+        return self._first(lambda one: -one["val_loss"])
+
+    def _first(self, further: Callable[[Epoch], float]) -> int:
+        """Return the epoch with the best metric; of equal ones, that with the highest `further`."""
         name, sign = f"val_{self.target.metric}", self.target.sign
-        return max(self.epochs, key=lambda one: (sign * one[name], -one["epoch"]))["epoch"]
+
+        def key(one: Epoch) -> tuple[float, float, int]:
+            return sign * one[name], further(one), -one["epoch"]
+
+        return max(self.epochs, key=key)["epoch"] if self.epochs else 0
 
     @property
     def best_path(self) -> Path:
@@ -172,7 +181,7 @@ class Training(LightningModule):
 
     def _stop_if_done(self) -> None:
         patience = self.settings.patience
-        stale = patience and len(self.epochs) - self.best >= patience
+        stale = patience and len(self.epochs) - self._first(lambda _: 0.0) >= patience
         if stale or self.global_step >= self.steps:
             self.trainer.should_stop = True
 

@@ -62,7 +62,7 @@ def link_command(
 @click.argument("model", metavar="MODEL", shell_complete=complete_names)
 @click.argument("repo", metavar="OWNER/NAME")
 @click.option("--folder", metavar="DIR", type=PATH, help="Keep the folder here.")
-@flag("--dry-run", help="Write the folder and upload nothing.")
+@flag("--dry-run", help="Write the folder of --folder, upload nothing.")
 @click.option(
     "--license", metavar="NAME", help="License of the weights, such as apache-2.0 or cc-by-nc-4.0."
 )
