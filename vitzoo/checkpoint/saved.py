@@ -84,7 +84,7 @@ def parsed(text: str, where: str, config: Mapping[str, Any] | None = None) -> De
     trunk = Trunk.read(inner) if inner else None
     inner = reader.sub(MADE_FROM)
     made_from = Trunk.read(inner) if inner else None
-    stated = ACTIVATION in reader
+    stated = ACTIVATION in reader.table
     activation = reader.one_of(ACTIVATION, OUTPUT_ACTIVATIONS) if stated else ""
     reader.done()
     return Description(

@@ -22,7 +22,7 @@ WORST = 12  # mistakes in the figure
 HEAD = "vitzoo finetune MODEL DATA --out OUT --run run.toml repeats this run."
 
 
-def write_text(path: Path, text: str) -> None:
+def replace_text(path: Path, text: str) -> None:
     """Replace a file as a whole."""
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text(text, encoding="utf-8", newline="")
@@ -35,7 +35,7 @@ def write_metrics(path: Path, epochs: Sequence[Mapping[str, Any]]) -> None:
     writer = csv.DictWriter(file, list(epochs[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(epochs)
-    write_text(path, file.getvalue())
+    replace_text(path, file.getvalue())
 
 
 def write_run(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
@@ -44,7 +44,7 @@ def write_run(path: Path, tables: Mapping[str, Mapping[str, Any]]) -> None:
     document.add(tomlkit.comment(HEAD))
     for name, table in tables.items():
         document.add(name, tomlkit.item(dict(table)))
-    write_text(path, tomlkit.dumps(document))
+    replace_text(path, tomlkit.dumps(document))
 
 
 def write_card(
@@ -82,7 +82,7 @@ def write_card(
         lines += ["", "![Images by true and predicted class](confusion.png)"]
     settings_too = "; [run.toml](run.toml): all settings" if public else ""
     lines += ["", f"[metrics.csv](metrics.csv): the numbers of each epoch{settings_too}."]
-    write_text(path, "\n".join(lines) + "\n")
+    replace_text(path, "\n".join(lines) + "\n")
 
 
 def draw_curves(path: Path, target: Target, epochs: Sequence[Mapping[str, Any]], best: int) -> None:

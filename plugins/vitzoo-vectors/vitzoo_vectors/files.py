@@ -71,7 +71,7 @@ def write_sidecar(
         canary: of outputs, by name, as a manifest of `embed` has it.
     """
     data = {"sha256": _sha256(Path(path)), IDENTITY: identity, CANARY: canary or {}}
-    sidecar_of(Path(path)).write_text(json.dumps(data), encoding="utf-8")
+    sidecar_of(Path(path)).write_text(json.dumps(data), encoding="utf-8", newline="\n")
     return sidecar_of(Path(path))
 
 

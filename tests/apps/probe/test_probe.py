@@ -19,7 +19,7 @@ from limited import run_limited
 from vitzoo import Predictor
 from vitzoo.apps.predict.fingerprint import hash_data
 from vitzoo.errors import InvalidOption, StoreError
-from vitzoo.images import decode
+from vitzoo.images import file_bytes
 
 
 def pixels(count):
@@ -380,13 +380,13 @@ def test_nothing_is_written_if_a_folder_of_embed_has_every_image(
 @pytest.mark.slow
 def test_each_image_is_read_once(some, untrained, kept, monkeypatch):
     opened = []
-    read_regular = decode.read_regular
+    read_regular = file_bytes.read_regular
 
     def counted(path, *rest):
         opened.append(path)
         return read_regular(path, *rest)
 
-    monkeypatch.setattr(decode, "read_regular", counted)
+    monkeypatch.setattr(file_bytes, "read_regular", counted)
     (some / "4" / "a.png").write_bytes(b"no image")
     for _ in range(2):
         found = vitzoo.probe(untrained, some, embeddings=kept)
