@@ -40,6 +40,8 @@ Data = dict[str, Any]  # machine, versions, failed tests and rows of a run
 # What vitzoo is compared with. Every side of a comparison has to be explained here.
 SIDES = {
     "timm": "timm, with the same weights, file and settings",
+    "a loop of timm's parts": "a loop of 90 lines with timm's optimizer, schedule and transforms, "
+    "and the same network and images",
     "timm's features_only": "timm's `features_only` network, with the same weights",
     "transformers' Dinov2Backbone": "transformers' `Dinov2Backbone`, with the same weights",
     "vitzoo, global attention": "the same network, in which every block attends to the whole image",
