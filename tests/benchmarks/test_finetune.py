@@ -57,12 +57,12 @@ def test_a_step_takes_the_time_of_timm(compare, photos, tmp_path, monkeypatch):
     paths = sorted(photos.glob("train/*/*.jpg"))
     labels = ["ab".index(path.parent.name) for path in paths]
 
-    def ours():
+    def of_vitzoo():
         times.clear()
         made.append(finetune(start, photos, tmp_path / f"run{len(made)}", **OPTIONS))
         return of_a_step(times)
 
-    def theirs():
+    def of_timm():
         settings, found = made[-1].settings, []
         model = vitzoo.create("vit_ti16", num_classes=2, image_size=SIZE)
         batches = timm_loop.batches_of(paths, labels, row, settings, SIZE)
@@ -72,7 +72,7 @@ def test_a_step_takes_the_time_of_timm(compare, photos, tmp_path, monkeypatch):
         )
         return of_a_step(found)
 
-    ratios = [ours() / theirs() for _ in range(5 if FULL else 2)]
+    ratios = [of_vitzoo() / of_timm() for _ in range(5 if FULL else 2)]
     assert sum(p.numel() for p in vitzoo.create("vit_ti16", num_classes=2).parameters()) > 5e6
     value = statistics.median(ratios) if FULL else min(ratios)
     compare.record(

@@ -96,10 +96,10 @@ def test_the_accuracy_of_ten_seeds_is_that_of_timm(paper, tmp_path):
         with torch.inference_mode():
             return float((network.eval()(images).argmax(dim=1) == expected).float().mean())
 
-    ours, theirs = [], []
+    of_vitzoo, of_timm = [], []
     for seed in range(SEEDS):
         made = finetune("vit_digits", paper, tmp_path / str(seed), seed=seed, **options)
-        ours.append(made.val_score)
+        of_vitzoo.append(made.val_score)
         network = timm_loop.network_like(create(made.settings, Classes(made.classes, [0])))
         torch.manual_seed(seed)
         best, steps = 0.0, 10 * EPOCHS
@@ -116,8 +116,8 @@ def test_the_accuracy_of_ten_seeds_is_that_of_timm(paper, tmp_path):
                 yield batch
 
         timm_loop.train(network, measured(), made.settings, steps)
-        theirs.append(max(best, right(network)))
-    error = ((statistics.variance(ours) + statistics.variance(theirs)) / SEEDS) ** 0.5
-    means = statistics.mean(ours), statistics.mean(theirs)
+        of_timm.append(max(best, right(network)))
+    error = ((statistics.variance(of_vitzoo) + statistics.variance(of_timm)) / SEEDS) ** 0.5
+    means = statistics.mean(of_vitzoo), statistics.mean(of_timm)
     assert abs(means[0] - means[1]) <= 2 * error, (means, error)
-    assert min(ours) > 0.2  # 5 % without training
+    assert min(of_vitzoo) > 0.2  # 5 % without training

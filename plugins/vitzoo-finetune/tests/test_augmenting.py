@@ -83,16 +83,16 @@ def test_all_but_the_crop_has_the_pixels_of_timm(photos):
 
     model = vitzoo.create("mae/vit_b16", image_size=32, device="meta")
     prepare = vitzoo.transform(model, crop_pct=1.0, crop_mode="squash")
-    ours, row = Augmented(model, prepare, ("randaugment",), erase=0.5), prepare.preprocessing
-    theirs = transforms_imagenet_train(
+    of_vitzoo, row = Augmented(model, prepare, ("randaugment",), erase=0.5), prepare.preprocessing
+    of_timm = transforms_imagenet_train(
         32, hflip=0, auto_augment="rand-m9-mstd0.5-inc1", mean=row.mean, std=row.std,
         interpolation=row.interpolation, re_prob=0.5, re_mode="pixel",
     )  # fmt: skip
-    theirs.transforms.pop(0)
+    of_timm.transforms.pop(0)
     for i, path in enumerate(photos):
         image = Image.open(path).resize((32, 32))
         found = []
-        for pipeline in (ours, theirs):
+        for pipeline in (of_vitzoo, of_timm):
             random.seed(i)
             np.random.seed(i)
             torch.manual_seed(i)

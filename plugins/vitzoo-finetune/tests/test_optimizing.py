@@ -52,7 +52,7 @@ def groups_of(model, optimizer):
     return dict(pairs)
 
 
-def theirs(reference, settings, recipe):
+def of_timm(reference, settings, recipe):
     """Return timm's groups by name, and its schedule; epochs are those of the recipe."""
     from timm.optim import create_optimizer_v2, param_groups_layer_decay
     from timm.scheduler import create_scheduler_v2
@@ -84,24 +84,24 @@ def check(name, weights, reference):
     stated, recipe = named.weights.recipe, read_recipe("own", named, weights)
     count = 3 * stated.batch_size
     settings = Settings.complete({"model": name}, count, 0, recipe)
-    groups, their_schedule, steps = theirs(reference, settings, stated)
+    groups, schedule_of_timm, steps = of_timm(reference, settings, stated)
     assert (settings.steps or 3 * settings.epochs) == steps
     model = vitzoo.create(name, num_classes=7, device="meta")
     optimizer = optimizer_of(model, settings)
-    schedule, ours = schedule_of(optimizer, settings, steps), groups_of(model, optimizer)
+    schedule, of_vitzoo = schedule_of(optimizer, settings, steps), groups_of(model, optimizer)
     tables = {key for key in groups if TABLE in key}
-    names = {key: renamed(key, ours) for key in groups.keys() - tables}
-    assert {*names.values(), *(["pos_embed"] if tables else [])} == ours.keys()
+    names = {key: renamed(key, of_vitzoo) for key in groups.keys() - tables}
+    assert {*names.values(), *(["pos_embed"] if tables else [])} == of_vitzoo.keys()
     pairs = {}
     for key, mine in names.items():
         group = groups[key]
-        assert mine in ours
-        assert ours[mine]["weight_decay"] == group["weight_decay"]
-        assert pairs.setdefault(id(group), (ours[mine], group))[0] is ours[mine]
+        assert mine in of_vitzoo
+        assert of_vitzoo[mine]["weight_decay"] == group["weight_decay"]
+        assert pairs.setdefault(id(group), (of_vitzoo[mine], group))[0] is of_vitzoo[mine]
     for step in range(steps):
         for mine, group in pairs.values():
             assert math.isclose(mine["lr"], group["lr"], rel_tol=1e-9, abs_tol=1e-15)
-        their_schedule.step_update(step + 1)
+        schedule_of_timm.step_update(step + 1)
         schedule.step_update(step + 1)
 
 

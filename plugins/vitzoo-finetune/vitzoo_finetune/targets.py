@@ -60,8 +60,8 @@ class Target(ABC):
         """Return what is wrong with the (c,) answer for one image, in two short lines, or ""."""
 
     def weights(self, answers: Sequence[Any]) -> list[float]:
-        """Return how often an image is drawn, for each training image: 1/frequency of its class."""
-        raise NotImplementedError("a number has no classes")
+        """Return how often each training image is drawn: 1/frequency of a class, if it has one."""
+        return [1.0] * len(answers)
 
     def shown(self, score: float) -> str:
         """Return the metric as text."""
