@@ -64,12 +64,14 @@ def prepared(settings: Settings, target: Target) -> tuple[Any, nn.Module]:
     return model, model
 
 
-def still(network: nn.Module) -> None:
-    """Put modules whose parameters are all frozen into evaluation: no drop path, no statistics."""
+def frozen(network: nn.Module) -> list[nn.Module]:
+    """Return the modules whose parameters are all frozen."""
+    found = []
     for module in network.modules():
         parameters = list(module.parameters())
         if parameters and not any(p.requires_grad for p in parameters):
-            module.eval()
+            found.append(module)
+    return found
 
 
 def finish(

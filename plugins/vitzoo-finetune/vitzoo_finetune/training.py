@@ -17,7 +17,7 @@ from torchmetrics import CatMetric
 from vitzoo.errors import VitzooError
 from vitzoo_finetune.checkpoints import write_tensors
 from vitzoo_finetune.images import PADDING, Pair, draw
-from vitzoo_finetune.networks import still
+from vitzoo_finetune.networks import frozen
 from vitzoo_finetune.optimizing import optimizer_of, schedule_of
 from vitzoo_finetune.settings import Settings
 from vitzoo_finetune.sharding import Sharding, get_whole
@@ -57,6 +57,7 @@ class Training(LightningModule):
         self.folder, self.note = folder, note
         self.mixing, self.rate = mixing, 0.0
         self.epochs: list[Epoch] = []
+        self.still: list[nn.Module] = []  # stay in evaluation: no drop path, no statistics
         self.place = (0, 0)  # the epoch, and its parts of steps that are done
         self.losses = torch.zeros(2, dtype=torch.float64)  # sum and number of this epoch
         self.started = time.monotonic()
@@ -104,6 +105,7 @@ class Training(LightningModule):
 
     def on_train_start(self) -> None:
         """Stop a continued run that had ended."""
+        self.still = frozen(self.network)
         self._stop_if_done()
 
     def on_train_epoch_start(self) -> None:
@@ -114,8 +116,11 @@ class Training(LightningModule):
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Seed what the network draws in this step."""
-        still(self.network)
-        draw(self.settings.seed, self.current_epoch, batch_idx, self.global_rank)
+        for module in self.still:
+            module.eval()
+        seed = draw(self.settings.seed, self.current_epoch, batch_idx, self.global_rank)
+        if self.device.type != "cpu":
+            torch.get_device_module(self.device).manual_seed(seed)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         """Return the loss of one part of a step."""
