@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,6 @@ def where_declared(location: str, hook: str, name: str, *key: str) -> str:
     return f"{location}:{line}" if line else location
 
 
-@lru_cache(maxsize=4)
 def _text(manifest: str) -> str:
     """Return the text of a manifest, empty if it cannot be read."""
     with suppress(OSError, ValueError):
