@@ -1,6 +1,7 @@
 """Whole runs on scikit-learn's digits: the same bytes, also after kills; what a run leaves."""
 
 import csv
+import shutil
 import signal
 import subprocess
 import sys
@@ -259,6 +260,35 @@ def test_of_equal_epochs_the_one_with_the_lowest_loss_is_kept(tmp_path):
     assert module.best == 3
 
 
+def test_a_repeated_run_that_fails_leaves_a_folder_for_the_next(
+    paper, whole, tmp_path, monkeypatch
+):
+    from vitzoo_finetune.training import Training
+
+    def fail(*_):
+        raise OSError("stopped")
+
+    out = tmp_path / "run"
+    shutil.copytree(whole.out, out)
+    monkeypatch.setattr(Training, "training_step", fail)
+    for options in ({"force": True}, {}):
+        with pytest.raises(OSError, match="stopped"):
+            train(paper, out, **options)
+        assert names(out) == set()
+
+
+def test_an_interrupt_says_what_continues(paper, tmp_path, run, monkeypatch):
+    from vitzoo_finetune.training import Training
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Training, "training_step", interrupt)
+    code, _, err = run("finetune", "vit_digits", paper, "--out", tmp_path / "run")
+    assert code == 130
+    says(err, "interrupted", "same command", "checkpoint")
+
+
 def test_what_does_not_go_with_shards_is_refused(paper, tmp_path):
     for words, options in (
         (("devices is 1", "2 or more", "--devices 2"), {}),
@@ -399,6 +429,7 @@ def test_the_command(paper, tmp_path, run, monkeypatch):
     (paper / "train" / "digit 1" / "broken.png").unlink()
     assert code == 1  # because of the broken image
     says(err, "32 test images of 10 classes", "broken.png", "lr 0.", "epoch 1 of 1")
+    says(err, "vit_digits:digits_v1 (sha256", "56 kept")
     says(stdout, Path(out) / "model.safetensors", "test_accuracy")
     assert names(tmp_path) == {"flowers"}
     code, _, err = run("finetune", "vit_digitss", paper, "--out", out)

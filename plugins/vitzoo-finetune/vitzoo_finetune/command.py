@@ -207,7 +207,11 @@ def finetune_command(
         read_labelled(data)  # raises
     from vitzoo_finetune.run import finetune
 
-    made = finetune(model, data, out, weights=weights, on_text=say, **options)
+    try:
+        made = finetune(model, data, out, weights=weights, on_text=say, **options)
+    except KeyboardInterrupt:
+        say("vitzoo: interrupted; the same command continues the run after its last checkpoint")
+        raise
     if not leads():
         return
     found = made.to_data()

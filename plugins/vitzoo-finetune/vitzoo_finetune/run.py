@@ -49,6 +49,8 @@ from vitzoo_finetune.training import Epoch, Saving, Training
 
 CARD = "card.md"  # a section of the model card, which `vitzoo push` takes over
 WEIGHTS, RUN, CHECKPOINT = "model.safetensors", "run.toml", "checkpoint.safetensors"
+METRICS = "metrics.csv"
+CURVES, CONFUSION, MISTAKES = FIGURES = "curves.png", "confusion.png", "mistakes.png"
 PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 LOGGERS = ("lightning.pytorch", "lightning.fabric", "torch.utils._pytree")  # for their authors
 LIBRARIES = ("vitzoo", "vitzoo-finetune", "lightning", "timm", "torch", "torchvision")
@@ -259,6 +261,8 @@ def _trained(
 ) -> Finetuned:
     """Train, measure, and write all files; the checkpoint is removed last."""
     model, network = prepared(settings, data.target)
+    if (report := getattr(model, "load_report", None)) is not None:
+        say(report.summary())
     if grad_checkpointing:
         model.set_grad_checkpointing()
     prepare = vitzoo.transform(model)
@@ -296,7 +300,7 @@ def _trained(
 
     def note(epoch: Epoch) -> None:
         if trainer.is_global_zero:
-            results.write_metrics(folder / "metrics.csv", module.epochs)
+            results.write_metrics(folder / METRICS, module.epochs)
             say(
                 f"epoch {epoch['epoch']} of {settings.epochs}: loss {epoch['train_loss']:.4f}, "
                 f"validation {data.target.shown(epoch[f'val_{data.target.metric}'])}"
@@ -341,17 +345,17 @@ def _write(
     final = finish(settings, data.target, best, prepare.preprocessing, folder)
     vitzoo.save(final, folder / WEIGHTS, made_from=source)
     target, metric = data.target, data.target.metric
-    results.draw_curves(folder / "curves.png", target, module.epochs, module.best)
+    results.draw_curves(folder / CURVES, target, module.epochs, module.best)
     part, pairs = ("test", data.test) if data.test else ("validation", data.validation)
     true = [answer for _, answer in pairs]
     score = target.score(lines[:, 2:], true)
-    for name in ("confusion.png", "mistakes.png"):
+    for name in (CONFUSION, MISTAKES):
         (folder / name).unlink(missing_ok=True)
     if isinstance(target, Classes):
         title = f"{score:.1%} of {len(pairs)} {part} images"
         confusion = target.confusion(lines[:, 2:], true)
-        results.draw_confusion(folder / "confusion.png", title, confusion, target.names)
-    results.draw_mistakes(folder / "mistakes.png", target, pairs, lines)
+        results.draw_confusion(folder / CONFUSION, title, confusion, target.names)
+    results.draw_mistakes(folder / MISTAKES, target, pairs, lines)
     epoch = module.epochs[module.best - 1]
     result = {"best_epoch": module.best, f"val_{metric}": epoch[f"val_{metric}"]}
     tables = {
@@ -415,7 +419,7 @@ def _checked(out: Path) -> Path:
     if out.exists() and not out.is_dir():
         raise InvalidOption(f"{out} is a file, expected a folder for the results")
     names = {path.name for path in out.iterdir()} if out.exists() else set[str]()
-    of_run = (RUN, CHECKPOINT, "metrics.csv", "best-")  # also of a run that was killed
+    of_run = (RUN, CHECKPOINT, METRICS, "best-")  # also of a run that was killed
     if names and not any(name.startswith(of_run) for name in names):
         raise InvalidOption(
             f"{out} has other files, such as {min(names)}; pass a new folder for the results"
@@ -431,7 +435,7 @@ def _tidy(out: Path) -> None:
 
 def _clear(out: Path) -> None:
     """Remove what another run wrote."""
-    for name in (RUN, WEIGHTS, "metrics.csv"):
+    for name in (RUN, WEIGHTS, METRICS, CARD, *FIGURES):
         (out / name).unlink(missing_ok=True)
     _tidy(out)
     shutil.rmtree(out / "adapter", ignore_errors=True)
