@@ -125,7 +125,8 @@ def draw_mistakes(path: Path, target: Target, pairs: Sequence[Pair], lines: Answ
     for axes, (index, loss, text) in zip(every, worst, strict=False):
         image = ImageOps.exif_transpose(opened(pairs[index][0]))
         image.thumbnail((256, 256))
-        axes.imshow(image.convert("RGB"))
+        deep = image.mode.startswith(("I", "F"))  # more than 8 bits, from black to white
+        axes.imshow(image if deep else image.convert("RGB"), cmap="gray")
         axes.set_title(f"{text}, loss {loss:.1f}", fontsize=8, parse_math=False)
     _save(figure, path)
     return True
