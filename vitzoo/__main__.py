@@ -1,7 +1,11 @@
-"""`python -m vitzoo`."""
+"""`vitzoo` and `python -m vitzoo`."""
 
 import sys
 
-from vitzoo.cli.main import main
+try:
+    from vitzoo.cli.main import main
+except KeyboardInterrupt:
+    sys.exit(130)  # `ExitCode.INTERRUPTED`
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -106,3 +106,18 @@ def listed(names: list[str], count: int = 10) -> str:
     """Join the first names, escaped, and the number of the others."""
     more = f" and {len(names) - count} more" if len(names) > count else ""
     return ", ".join(map(escaped, names[:count])) + more
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Tell whether a library has made an error of a Ctrl-C, such as a RuntimeError in C++."""
+    seen: list[BaseException] = []
+    left: list[BaseException | None] = [error]
+    while left:
+        one = left.pop()
+        if one is None or one in seen:
+            continue
+        if isinstance(one, KeyboardInterrupt) or "KeyboardInterrupt" in str(one):
+            return True
+        seen.append(one)
+        left += [one.__cause__, one.__context__]
+    return False

@@ -203,9 +203,32 @@ def test_interrupt_exits_130(monkeypatch, capsys):
     def interrupt():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(listing, "registry", interrupt)
-    assert main(["list"]) == 130
-    assert "Traceback" not in capsys.readouterr().err
+    def changed():  # as C++ code does
+        try:
+            interrupt()
+        except KeyboardInterrupt as error:
+            raise ImportError("initialization failed") from error
+
+    for one in (interrupt, changed):
+        monkeypatch.setattr(listing, "registry", one)
+        assert main(["list"]) == 130
+        assert "Traceback" not in capsys.readouterr().err
+
+
+def test_an_interrupt_before_the_command_line_is_imported_exits_130(python):
+    text = python(
+        "import sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(name, *_):\n"
+        "        if name == 'click':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupting)\n"
+        "try:\n"
+        "    import vitzoo.__main__\n"
+        "except SystemExit as error:\n"
+        "    print(error.code)"
+    )
+    assert text.strip() == "130"
 
 
 def test_vitzoo_alone_says_in_ten_lines_what_to_type_first(run):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 import vitzoo
 from helpers import fill, refuses
@@ -26,6 +28,22 @@ def test_the_checkpoints_of_a_trainer_are_named_the_newest_first(small, tmp_path
     with refuses(CheckpointError, out, f"{first}, {second}; pass one of them"):
         vitzoo.create(f"{out}/")
     vitzoo.create(f"{first}/")
+
+
+def test_a_run_that_has_not_ended_is_named_with_its_command(small, tmp_path):
+    state = {"a": torch.zeros(1)}
+    folder = tmp_path / "run"
+    folder.mkdir()
+    save_file(state, folder / "checkpoint.safetensors", {"vitzoo_unfinished": "acme train\x1b"})
+    parts = (folder, "no model.safetensors", "not ended", "`acme train\\x1b` again")
+    with refuses(CheckpointError, *parts):
+        vitzoo.create(f"{folder}/")
+    save_file({"b": torch.zeros(1)}, folder / "best-1.safetensors")
+    with refuses(CheckpointError, *parts):
+        vitzoo.create(f"{folder}/")
+    vitzoo.save(fill(vitzoo.create(small)), folder / "model.safetensors")
+    with refuses(CheckpointError, "several weights files", "model.safetensors"):
+        vitzoo.create(f"{folder}/")
 
 
 @pytest.mark.parametrize(

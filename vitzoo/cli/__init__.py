@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         weights_or_file_option as weights_option,
     )
     from vitzoo.cli.output import print_rows as print_rows, say as say
+    from vitzoo.network.device import choose_device as choose_device
     from vitzoo.progress import bar as progress_bar
 
 __all__ = [  # `__getattr__` has them
@@ -28,6 +29,7 @@ __all__ = [  # `__getattr__` has them
     "ImageFiles",
     "NamedNetwork",
     "check_network",
+    "choose_device",
     "complete_names",
     "device_option",
     "force_option",
@@ -42,6 +44,7 @@ _PLACES = {  # of those that are not in `cli.options`, or have another name in v
     "ImageFiles": ("cli.images", "ImageFiles"),
     "NamedNetwork": ("cli.networks", "NamedNetwork"),
     "check_network": ("cli.networks", "check"),
+    "choose_device": ("network.device", "choose_device"),
     "complete_names": ("cli.completion", "complete_names"),
     "image_files": ("cli.images", "image_files"),
     "print_rows": ("cli.output", "print_rows"),

@@ -24,6 +24,7 @@ from vitzoo.cli.environment import (
 from vitzoo.cli.output import echo, on_terminal, say, say_error
 from vitzoo.errors import ExitCode, VitzooError, printable
 from vitzoo.plugin import importing
+from vitzoo.text import is_interrupt
 
 COMPLETE = "_VITZOO_COMPLETE"  # the scripts of click for shells set this variable
 START = """\
@@ -229,8 +230,11 @@ def _run(args: Sequence[str] | None) -> int:
             return 0
         say(f"vitzoo: {at} ended the command (SystemExit: {error.code}); raise an error instead")
         return ExitCode.FAILED
-    except (VitzooError, OSError, MemoryError) as error:
-        if os.environ.get("VITZOO_DEBUG") == "1":
+    except Exception as error:
+        if is_interrupt(error):
+            return ExitCode.INTERRUPTED
+        known = isinstance(error, VitzooError | OSError | MemoryError)
+        if not known or os.environ.get("VITZOO_DEBUG") == "1":
             raise
         say_error(error)
         return getattr(error, "exit_code", ExitCode.FAILED)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
@@ -35,6 +35,8 @@ DEPTH = 4  # folders between the root of a Hub cache, with `hub`, and a snapshot
 MOST_BELOW, MOST_FOLDERS = 200, 1000  # entries of a folder, and folders, that are looked at
 STATE = re.compile(r"optimizer|scheduler|rng_state|scaler|training_args|random_states|sampler")
 PICKLE = "pytorch_model.bin"
+MODEL = "model.safetensors"  # as vitzoo, timm and transformers call a whole network
+UNFINISHED = "vitzoo_unfinished"  # in the metadata of a checkpoint: the command that continues it
 WEIGHT_MAP = "weight_map"
 NAMED = re.compile(rb'"([^"]{1,300}\.safetensors)"')
 SHARD = re.compile(r"(.+)-\d+-of-\d+\.safetensors")
@@ -144,7 +146,7 @@ def weights_in(folder: Path, known: Callable[[], Collection[str]] = tuple) -> Pa
             weights files, or one with a number.
 
     Raises:
-        CheckpointError: the folder has no such file, or several.
+        CheckpointError: the folder has no such file, or several, or is of a run that has not ended.
     """
     try:
         names = sorted(path.name for path in folder.iterdir())
@@ -155,6 +157,8 @@ def weights_in(folder: Path, known: Callable[[], Collection[str]] = tuple) -> Pa
     }
     whole = {file if file in names else index for index, file in of_index.items()}
     found = sorted(whole) or [name for name in names if name.endswith((SAFETENSORS, NPZ))]
+    if not whole and MODEL not in found:
+        _check_ended(folder, found)
     shards = not whole and (len(found) > 1 or (len(found) == 1 and _numbered(found[0])))
     others = _naming(folder, names, found) if shards else []
     indexes = known() if others or (shards and len(found) > 1) else ()
@@ -171,6 +175,22 @@ def weights_in(folder: Path, known: Callable[[], Collection[str]] = tuple) -> Pa
         )
         raise error if instead else error.of(WithoutWeights(folder, names))
     raise CheckpointError(f"{folder} has {_several(folder, found, others, indexes)}")
+
+
+def _check_ended(folder: Path, names: Iterable[str]) -> None:
+    """Raise CheckpointError if one of the files is the checkpoint of a run that has not ended."""
+    for name in islice(names, MAX_SHARDS):
+        metadata: Mapping[str, str] = {}
+        with suppress(CheckpointError):
+            fd = open_regular(folder / name, follow=True, kind=CheckpointError)
+            if fd is not None:
+                with os.fdopen(fd, "rb"):
+                    metadata = read_header(fd, name).metadata
+        if command := metadata.get(UNFINISHED):
+            raise CheckpointError(
+                f"{folder} has no {MODEL}, because a run has not ended: {name} is its checkpoint; "
+                f"run `{printable(command, 100)}` again with the same arguments, which continues it"
+            )
 
 
 def _numbered(name: str) -> bool:
@@ -193,7 +213,7 @@ def _several(folder: Path, found: list[str], others: list[str], indexes: Collect
             f"installed checkpoint format reads as their index; expected NAME{INDEX}, or install "
             "the plugin of the format (`vitzoo plugins` names plugins that cannot be used)"
         )
-    if _apart(folder, found):
+    if MODEL not in found and _apart(folder, found):
         return (
             f"{len(found)} safetensors files without a common tensor, as shards of one network: "
             f"{listed(found)}; expected their index {' or '.join([f'NAME{INDEX}', *indexes])}, "

@@ -168,7 +168,8 @@ def test_a_run_of_one_step_has_a_rate():
     ],
 )
 def test_optimizers(name, kind, momentum):
-    made = optimizer_of(nn.Linear(2, 2), settings(layer_decay=1, optimizer=name, momentum=0.8))
+    own = {} if momentum is None else {"momentum": momentum}
+    made = optimizer_of(nn.Linear(2, 2), settings(layer_decay=1, optimizer=name, **own))
     assert type(made).__name__ == kind
     group = made.param_groups[0]
     assert (group.get("momentum"), group.get("nesterov", False)) == (momentum, name == "sgd")
@@ -182,3 +183,14 @@ def test_mixed_targets_have_label_smoothing():
     assert (images.shape, targets.shape) == ((6, 1, 8, 8), (6, 4))
     torch.testing.assert_close(targets.sum(dim=1), torch.ones(6))
     assert targets.min() == pytest.approx(0.025)
+
+
+@cases("kind", ["mixup", "cutmix"])
+def test_several_classes_are_mixed_in_the_shares_of_the_images(kind):
+    mix = mixing_of(settings(target="labels", **{kind: 1.0}), 3)
+    images = torch.eye(4).reshape(4, 4, 1, 1).expand(4, 4, 8, 8).clone()  # a channel for each
+    targets = torch.tensor([[1.0, 1, 0], [0, 0, 0], [0, 1, 1], [1, 0, 0]])
+    mixed, found = mix(images, targets)
+    shares = mixed.mean(dim=(2, 3))  # of each image, in each mixed one
+    assert 0 < shares[0, 0] < 1
+    torch.testing.assert_close(found, shares @ targets)

@@ -30,7 +30,7 @@ def test_every_stated_value_is_a_setting():
     assert (found.mixup, found.cutmix, found.erase, found.label_smoothing) == (0.8, 1.0, 0.25, 0.1)
     assert found.augment == "crop,flip,rand-m9-mstd0.5-inc1"
     says(text, "lr 0.002 (recipe: 0.002 for 1024 images)", "epochs 100 (recipe)")
-    says(text, "clip 0.0 (not stated: default)", "crop_scale 0.08 (not stated: default)")
+    says(text, "clip 0.0 (not in the recipe)", "crop_scale 0.08 (not in the recipe)")
 
 
 def test_a_value_that_is_not_stated_has_one_default():
@@ -39,7 +39,8 @@ def test_a_value_that_is_not_stated_has_one_default():
         values = read_recipe(name, check_network("vit_digits")).values
         for key in NOT_STATED.keys() - values.keys():
             assert getattr(found, key) == NOT_STATED[key]
-            says(text, f"{key} {NOT_STATED[key]} (not stated: default)")
+            if key in found.used():
+                says(text, f"{key} {NOT_STATED[key]} (not in the recipe)")
 
 
 def test_the_rate_scales_with_the_batch_and_given_values_come_first():
@@ -50,6 +51,16 @@ def test_the_rate_scales_with_the_batch_and_given_values_come_first():
     recipe = read_recipe(MAE, check_network("vit_digits"))
     with refuses(InvalidOption, "1024", "recipe states", "300 training images", "--batch-size"):
         Settings.complete({"model": "vit_digits"}, 300, 384, recipe)
+
+
+def test_values_of_another_run_are_those_of_the_recipe_or_without_a_source():
+    recipe = read_recipe(MAE, check_network("vit_digits"))
+    before = stated(MAE, mixup=0.4, epochs=3)[0].to_data()
+    settings = Settings.complete(before | {"seed": 2}, 5000, 384, recipe)
+    text = recipe.explain(settings, {"seed": 2, "epochs": None})
+    says(text, "lr 0.002 (recipe: 0.002 for 1024 images)", "cutmix 1.0 (recipe)", "mixup 0.4,")
+    says(text, "clip 0.0 (not in the recipe)", "epochs 3,")
+    assert "given" not in text
 
 
 def test_steps_and_the_optimizers_and_augmentation_of_others():

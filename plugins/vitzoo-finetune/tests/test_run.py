@@ -1,10 +1,12 @@
 """Whole runs on scikit-learn's digits: the same bytes, also after kills; what a run leaves."""
 
 import csv
+import shutil
 import signal
 import subprocess
 import sys
 import tomllib
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from PIL import Image
 import vitzoo
 from helpers import refuses, says
 from tables import cases
-from vitzoo.errors import InvalidOption
+from vitzoo.errors import CheckpointError, FirstUseWarning, InvalidOption
 
 pytestmark = pytest.mark.slow
 
@@ -88,6 +90,9 @@ def test_a_killed_run_continues(paper, whole, tmp_path, step):
     done = subprocess.run([sys.executable, "-c", KILLED, *map(str, arguments)], timeout=120)
     assert done.returncode == -signal.SIGKILL
     assert not (tmp_path / "run" / "run.toml").exists()
+    if step > 1:
+        with refuses(CheckpointError, tmp_path / "run", "not ended", "`vitzoo finetune` again"):
+            vitzoo.create(f"{tmp_path / 'run'}/")
     (tmp_path / "run" / "checkpoint.safetensors.partial").write_bytes(b"half")
     train(paper, tmp_path / "run")
     assert written(tmp_path / "run") == written(whole.out)
@@ -127,10 +132,21 @@ def test_a_run_with_a_recipe_says_what_is_stated(paper, tmp_path, run):
     code, _, err = run("finetune", "vit_digits", paper, "--out", tmp_path / "run", *words)
     assert code == 0
     says(err, "recipe of mae/vit_b16:mae: facebookresearch/mae", "mixup 0.8 (recipe)")
-    says(err, "augment crop (given)", "clip 0.0 (not stated: default)")
+    says(err, "augment crop (given)", "clip 0.0 (not in the recipe)", "image_size 28 (given)")
+    assert "interpolated" not in err
     settings = tomllib.loads((tmp_path / "run" / "run.toml").read_text())["settings"]
     assert (settings["recipe"], settings["layer_decay"]) == ("mae/vit_b16:mae", 0.65)
     assert settings["lr"] == 0.002 * 30 / 1024
+    card = (tmp_path / "run" / "card.md").read_text()
+    says(card, "| recipe | `mae/vit_b16:mae` |", f"{settings['lr']:g} for 30 images")
+
+
+def test_another_image_size_is_said(paper, tmp_path, monkeypatch):
+    monkeypatch.setattr("vitzoo_finetune.run._trained", lambda *_, **__: None)
+    lines = []
+    options = {"recipe": "mae/vit_b16:mae", "on_text": lines.append}
+    train(paper, tmp_path / "run", **options)
+    says("\n".join(lines), "224 px instead of 28x28 px", "interpolated")
 
 
 def test_pairs_of_images_are_mixed(paper, tmp_path):
@@ -191,16 +207,23 @@ def test_a_run_gives_the_model_card_its_section(paper, whole, tmp_path):
     assert str(paper) not in text
 
 
-def test_run_toml_repeats_the_run(paper, whole, tmp_path):
-    from vitzoo_finetune import finetune
-
-    finetune("vit_digits", paper, tmp_path / "again", run=whole.out / "run.toml", progress=False)
+def test_run_toml_repeats_the_run(paper, whole, tmp_path, run):
+    words = ("--run", whole.out / "run.toml")
+    assert run("finetune", "vit_digits", paper, "--out", tmp_path / "again", *words)[0] == 0
     assert written(tmp_path / "again") == written(whole.out)
+    code, _, err = run(
+        "finetune", "vit_digits", paper, "--out", tmp_path / "x", *words, "--rank", 4
+    )
+    assert code == 2
+    says(err, "rank is 4", "method lora")
 
 
 def test_a_finished_run_is_not_repeated_and_others_are_refused(paper, whole, tmp_path):
-    before = written(whole.out)
+    before, expected = written(whole.out), names(whole.out)
+    for name in ("checkpoint.safetensors", "best-1.safetensors"):  # of a kill at the very end
+        (whole.out / name).write_bytes(b"x")
     assert train(paper, whole.out) == whole
+    assert names(whole.out) == expected
     with refuses(InvalidOption, whole.out, "epochs", "--force"):
         train(paper, whole.out, epochs=4)
     assert written(whole.out) == before
@@ -237,6 +260,35 @@ def test_of_equal_epochs_the_one_with_the_lowest_loss_is_kept(tmp_path):
     assert module.best == 3
 
 
+def test_a_repeated_run_that_fails_leaves_a_folder_for_the_next(
+    paper, whole, tmp_path, monkeypatch
+):
+    from vitzoo_finetune.training import Training
+
+    def fail(*_):
+        raise OSError("stopped")
+
+    out = tmp_path / "run"
+    shutil.copytree(whole.out, out)
+    monkeypatch.setattr(Training, "training_step", fail)
+    for options in ({"force": True}, {}):
+        with pytest.raises(OSError, match="stopped"):
+            train(paper, out, **options)
+        assert names(out) == set()
+
+
+def test_an_interrupt_says_what_continues(paper, tmp_path, run, monkeypatch):
+    from vitzoo_finetune.training import Training
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Training, "training_step", interrupt)
+    code, _, err = run("finetune", "vit_digits", paper, "--out", tmp_path / "run")
+    assert code == 130
+    says(err, "interrupted", "same command", "checkpoint")
+
+
 def test_what_does_not_go_with_shards_is_refused(paper, tmp_path):
     for words, options in (
         (("devices is 1", "2 or more", "--devices 2"), {}),
@@ -260,13 +312,65 @@ def test_frozen_layers_stay_as_they_are(paper, tmp_path, method):
 
 
 def test_lora_writes_merged_weights_and_the_adapter(paper, tmp_path):
-    train(paper, tmp_path / "run", method="lora", epochs=2)
+    code = "import sys, vitzoo_finetune\nvitzoo_finetune.finetune('vit_digits', *sys.argv[1:], "
+    command = [sys.executable, "-c", f"{code}method='lora', epochs=2)", paper, tmp_path / "run"]
+    done = subprocess.run(command, capture_output=True, check=True, text=True, timeout=120)
+    assert "Enum" not in done.stderr  # what torch says to the authors of libraries
+    adapter = {"adapter_config.json", "adapter_model.safetensors"}
+    assert names(tmp_path / "run" / "adapter") == adapter
     merged = vitzoo.create(tmp_path / "run" / "model.safetensors").eval()
     adapted = vitzoo.create("vit_digits", adapter=tmp_path / "run" / "adapter").eval()
     images = torch.rand(2, 1, 28, 28)
     with torch.no_grad():
         torch.testing.assert_close(merged(images), adapted(images), rtol=0, atol=1e-5)
     assert merged.labels == adapted.labels
+
+
+def test_the_warning_of_a_first_use_is_shown(paper, tmp_path, monkeypatch):
+    def warn(*_):
+        warnings.warn("of libraries", stacklevel=1)
+        warnings.warn("trusted", FirstUseWarning, stacklevel=1)
+        raise InvalidOption("ended")
+
+    monkeypatch.setattr("vitzoo_finetune.run.prepared", warn)
+    with pytest.warns(FirstUseWarning, match="trusted") as found, refuses(InvalidOption, "ended"):
+        train(paper, tmp_path / "run")
+    assert len(found) == 1
+
+
+def test_devices_and_numbers_that_are_not_there(paper, tmp_path, monkeypatch):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    for words, options in (
+        (("cuda:7", "cannot be used", "cpu"), {"device": "cuda:7"}),
+        (("device is meta", "cpu, cuda, mps", "--device cpu"), {"device": "meta"}),
+        (("devices", "at least 1", "0"), {"devices": 0}),
+        (("save_every", "at least 1", "0"), {"save_every": 0}),
+        (("workers", "at least 0", "-1"), {"workers": -1}),
+    ):
+        with refuses(InvalidOption, *words):
+            train(paper, tmp_path / "x", **options)
+    monkeypatch.setattr("vitzoo_finetune.run.choose_device", torch.device)
+    for device, most in (("cuda", 0), ("cuda:1", 1), ("mps", 1)):
+        with refuses(InvalidOption, "devices is 2", f"at most {most} of {device}", "--devices"):
+            train(paper, tmp_path / "x", device=device, devices=2)
+    assert names(tmp_path) == set()
+
+
+def test_a_network_in_memory_is_answered_with_save(paper, tmp_path):
+    from vitzoo_finetune import finetune
+
+    with refuses(InvalidOption, "VisionTransformer", "vitzoo.save"):
+        finetune(vitzoo.create("vit_digits"), paper, tmp_path / "x")
+    with refuses(InvalidOption, "weights", "5"):
+        finetune("vit_digits", paper, tmp_path / "x", weights=5)
+
+
+def test_weights_of_a_file_are_named_by_a_path(paper, whole, tmp_path):
+    path = vitzoo.save(vitzoo.create("vit_digits", pretrained=True), tmp_path / "net.safetensors")
+    made = train(paper, tmp_path / "run", weights=path, epochs=1)
+    assert made.settings.weights == str(path)
+    assert "run.toml" not in (made.out / "card.md").read_text()  # it has a path of this machine
+    assert "run.toml" in (whole.out / "card.md").read_text()
 
 
 def test_too_little_memory_names_the_batch_and_a_fix(paper, tmp_path, monkeypatch):
@@ -325,6 +429,7 @@ def test_the_command(paper, tmp_path, run, monkeypatch):
     (paper / "train" / "digit 1" / "broken.png").unlink()
     assert code == 1  # because of the broken image
     says(err, "32 test images of 10 classes", "broken.png", "lr 0.", "epoch 1 of 1")
+    says(err, "vit_digits:digits_v1 (sha256", "56 kept")
     says(stdout, Path(out) / "model.safetensors", "test_accuracy")
     assert names(tmp_path) == {"flowers"}
     code, _, err = run("finetune", "vit_digitss", paper, "--out", out)

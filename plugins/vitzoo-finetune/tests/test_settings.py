@@ -45,7 +45,14 @@ def test_the_method_decides_rate_and_layer_decay():
         ({"batch_size": 51}, ("51", "50 training images", "--batch-size")),
         ({"target": "label"}, ("target", "'label'", "'labels'")),
         ({"target": "number", "balance": True}, ("balance", "number", "--balance")),
-        ({"target": "labels", "mixup": 0.2}, ("mixup", "0.2", "labels", "--mixup 0")),
+        ({"target": "number", "mixup": 0.2}, ("mixup", "0.2", "class or labels", "--mixup 0")),
+        ({"augment": ["crop"]}, ("augment", "['crop']", "commas")),
+        ({"augment": "simple-crop,crop"}, ("'simple-crop,crop'", "two crops")),
+        ({"steps": "x"}, ("steps", "whole number", "'x'")),
+        ({"image_size": -1}, ("image_size", "px", "-1")),
+        ({"momentum": 0.8}, ("momentum is 0.8", "optimizer sgd", "--momentum 0.9")),
+        ({"rank": 4}, ("rank is 4", "method lora", "--rank 8")),
+        ({"augment": "flip", "crop_scale": 0.3}, ("0.3", "augment crop", "--crop-scale 0.5")),
         ({"ema": 1}, ("ema", "[0, 1)", "1")),
         ({"epochs": 0}, ("epochs", "above 0", "0")),
         ({"lr": "x"}, ("lr", "above 0", "'x'")),
@@ -55,6 +62,15 @@ def test_the_method_decides_rate_and_layer_decay():
 def test_values_that_are_not_possible(given, parts):
     with refuses(InvalidOption, *parts):
         Settings.complete(MODEL | given, 50, 384)
+
+
+def test_settings_are_shown_that_the_run_uses():
+    names = {"momentum", "rank", "crop_scale"}
+    assert names & Settings.complete(MODEL, 50, 384).used().keys() == {"crop_scale"}
+    given = MODEL | {"optimizer": "sgd", "method": "lora", "augment": "none", "momentum": 0.8}
+    found = Settings.complete(given, 50, 384).used()
+    assert names & found.keys() == {"momentum", "rank"}
+    assert {"weights", "recipe"}.isdisjoint(found)
 
 
 def test_another_file_is_no_run(tmp_path):

@@ -96,6 +96,13 @@ def test_labels(digits, tmp_path, run):
 
 
 @pytest.mark.slow
+def test_labels_are_mixed(digits, tmp_path):
+    options = {"target": "labels", "label_column": "kinds", "mixup": 0.8, "cutmix": 1.0}
+    made = train(digits, tmp_path / "run", **options, epochs=1)
+    assert made.settings.mixup == 0.8
+
+
+@pytest.mark.slow
 @cases("method", ["full", "lora"])
 def test_a_number(digits, tmp_path, run, method):
     made = train(digits, tmp_path / "run", target="number", label_column="value", method=method)
@@ -116,7 +123,7 @@ def test_a_number(digits, tmp_path, run, method):
         again = [one.classes[0][2] for one in vitzoo.predict(adapted, files[:2])]
         assert again == pytest.approx(found[:2], rel=1e-4)
     code, text, _ = run("predict", tmp_path / "run", files[0])
-    says(text, "value", f"{found[0]:.4f}")
+    says(text, "number", f"{found[0]:.6g}")
     assert code == 0
 
 

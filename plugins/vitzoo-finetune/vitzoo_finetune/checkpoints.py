@@ -15,13 +15,21 @@ from torch import Tensor
 from vitzoo.errors import CheckpointError
 
 STATE = "state"  # key of the JSON in the metadata of the file
+UNFINISHED = {"vitzoo_unfinished": "vitzoo finetune"}  # errors of vitzoo name the command
 
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path, state: object = None) -> None:
-    """Write tensors, and JSON; the file at the path is the old one or the new one, never half."""
+    """Write tensors, and JSON; the file at the path is the old one or the new one, never half.
+
+    Args:
+        tensors: by name.
+        path: of the file.
+        state: of a run that has not ended; None for weights alone.
+    """
     copies = {name: one.detach().cpu().contiguous().clone() for name, one in tensors.items()}
     partial = path.with_name(f"{path.name}.partial")
-    save_file(copies, partial, {STATE: json.dumps(state)})
+    unfinished = {} if state is None else UNFINISHED
+    save_file(copies, partial, {STATE: json.dumps(state), **unfinished})
     Path(partial).replace(path)
 
 

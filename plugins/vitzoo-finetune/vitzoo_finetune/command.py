@@ -28,6 +28,7 @@ from vitzoo_finetune.settings import (
     TARGETS,
     Settings,
     leads,
+    with_run,
 )
 
 number = click.FloatRange(0)
@@ -52,7 +53,8 @@ count = click.IntRange(1)
 @click.option(
     "--recipe",
     metavar="own|VARIANT:WEIGHTS",
-    help="Take the recipe of the publishers of MODEL, or of other weights, as the defaults.",
+    help="Take the recipe of the publishers of MODEL, or of other weights, as the defaults. "
+    "What is not in it is off, or has the default of the README of vitzoo-finetune.",
 )
 @click.option(
     "--epochs",
@@ -196,14 +198,20 @@ def finetune_command(
       vitzoo predict flowers/ image.jpg
     """
     named = check_network(model, weights)
-    given = {name: options[name] for name in NAMES if name in options}
-    recipe = read_recipe(options["recipe"], named, weights)
-    Settings.complete({"model": model} | given, MANY, 0, recipe)  # refuses wrong values early
+    given: dict[str, Any] = {"model": model}
+    given |= {name: options[name] for name in NAMES if name in options}
+    given = with_run(given, options["run"])
+    recipe = read_recipe(given["recipe"], named, weights)
+    Settings.complete(given, MANY, 0, recipe)  # refuses wrong values early
     if not data.exists():
         read_labelled(data)  # raises
     from vitzoo_finetune.run import finetune
 
-    made = finetune(model, data, out, weights=weights, on_text=say, **options)
+    try:
+        made = finetune(model, data, out, weights=weights, on_text=say, **options)
+    except KeyboardInterrupt:
+        say("vitzoo: interrupted; the same command continues the run after its last checkpoint")
+        raise
     if not leads():
         return
     found = made.to_data()

@@ -90,6 +90,9 @@ def finish(
     made = network
     if lora:
         network.save_pretrained(out / "adapter")
+        (out / "adapter" / "README.md").unlink(
+            missing_ok=True
+        )  # PEFT's template, in which nothing is filled in
         made = create(settings, target)
         made.load_state_dict(network.merge_and_unload().state_dict())
     made.preprocessing = preprocessing

@@ -9,10 +9,10 @@ from timm.data.mixup import Mixup
 from timm.optim import create_optimizer_v2  # type: ignore[attr-defined]
 from timm.scheduler.scheduler import Scheduler
 from timm.scheduler.scheduler_factory import create_scheduler_v2
-from torch import nn
+from torch import Tensor, nn
 
 import vitzoo
-from vitzoo_finetune.settings import Settings
+from vitzoo_finetune.settings import LABELS, Settings
 
 SCHEDULES = {"cosine": "cosine", "linear": "poly", "constant": "step"}  # timm's names
 
@@ -54,14 +54,25 @@ def schedule_of(optimizer: torch.optim.Optimizer, settings: Settings, steps: int
     return made
 
 
+class LabelMixup(Mixup):
+    """Mixes images as timm does, and targets (b, classes) with any number of ones."""
+
+    def __call__(self, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Return mixed images and targets."""
+        mix: Any = super().__call__  # without types
+        self.num_classes = len(x)
+        images, shares = mix(x, torch.arange(len(x), device=x.device))
+        return images, shares.to(target.dtype) @ target
+
+
 def mixing_of(settings: Settings, classes: int) -> Mixup | None:
-    """Return what mixes the images and classes of a part of a step; None if nothing does.
+    """Return what mixes the images and targets of a part of a step; None if nothing does.
 
     It draws from numpy's random numbers, and returns targets (b, classes), with label smoothing.
     """
     if not settings.mixup and not settings.cutmix:
         return None
-    mixup: Any = Mixup  # without types
+    mixup: Any = LabelMixup if settings.target == LABELS else Mixup  # without types
     made: Mixup = mixup(
         settings.mixup,
         settings.cutmix,

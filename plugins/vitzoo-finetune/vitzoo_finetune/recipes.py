@@ -75,20 +75,26 @@ class Recipe:
         return found
 
     def explain(self, settings: Settings, given: Mapping[str, Any]) -> str:
-        """Return all settings as text; those of recipes with where they come from."""
-        parts = []
-        for name, value in settings.to_data().items():
+        """Return the settings as text; those of recipes with where they come from.
+
+        Args:
+            settings: of the run.
+            given: what the user passes; the others may be of a file `run.toml`.
+        """
+        parts, defaults = [], self.defaults(settings.batch_size)
+        for name, value in settings.used().items():
             shown = f"{name} {value}"
-            if name == "lr" and given.get(name) is None:
-                shown += f" (recipe: {self.values[name]:g} for {self.batch_size} images)"
-            elif given.get(name) is not None and name in {*self.values, *NOT_STATED, "epochs"}:
+            if given.get(name) is not None and name in {*defaults, "epochs"}:
                 shown += " (given)"
-            elif self.values.get(name) == value:
+            elif defaults.get(name) != value:
+                pass  # a default of all runs, or of another run
+            elif name == "lr":
+                shown += f" (recipe: {self.values[name]:g} for {self.batch_size} images)"
+            elif name in self.values:
                 shown += " (recipe)"
-            elif name in NOT_STATED:
-                shown += " (not stated: default)"
-            if value != "":
-                parts.append(shown)
+            else:
+                shown += " (not in the recipe)"
+            parts.append(shown)
         return ", ".join(parts)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import tomlkit
 from matplotlib.figure import Figure
+from PIL import ImageOps
 
 import vitzoo
 from vitzoo_finetune.images import Pair, opened
@@ -69,6 +70,8 @@ def write_card(
     source = tables["source"]["sha256"]
     facts = {
         "method": settings.method,
+        **({"recipe": f"`{settings.recipe}`"} if settings.recipe else {}),
+        "learning rate": f"{settings.lr:g} for {settings.batch_size} images",
         "best epoch": f"{result.pop('best_epoch')} of {settings.epochs}",
         **{name.replace("_", " "): f"{value:.4g}" for name, value in result.items()},
         "images": counts,
@@ -120,9 +123,10 @@ def draw_mistakes(path: Path, target: Target, pairs: Sequence[Pair], lines: Answ
     for axes in every:
         axes.axis("off")
     for axes, (index, loss, text) in zip(every, worst, strict=False):
-        image = opened(pairs[index][0])
+        image = ImageOps.exif_transpose(opened(pairs[index][0]))
         image.thumbnail((256, 256))
-        axes.imshow(image.convert("RGB"))
+        deep = image.mode.startswith(("I", "F"))  # more than 8 bits, from black to white
+        axes.imshow(image if deep else image.convert("RGB"), cmap="gray")
         axes.set_title(f"{text}, loss {loss:.1f}", fontsize=8, parse_math=False)
     _save(figure, path)
     return True

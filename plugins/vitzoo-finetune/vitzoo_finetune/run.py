@@ -24,8 +24,8 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 import vitzoo
-from vitzoo.cli import check_network
-from vitzoo.errors import InvalidOption, VitzooError, short_repr
+from vitzoo.cli import check_network, choose_device
+from vitzoo.errors import FirstUseWarning, InvalidOption, VitzooError, short_repr
 from vitzoo_finetune import results
 from vitzoo_finetune.augmenting import augmented
 from vitzoo_finetune.averaging import Averaging
@@ -42,15 +42,19 @@ from vitzoo_finetune.networks import finish, prepared, source_of
 from vitzoo_finetune.optimizing import mixing_of
 from vitzoo_finetune.progress import Move, Moving, bar
 from vitzoo_finetune.recipes import read_recipe
-from vitzoo_finetune.settings import CLASS, NAMES, Settings, checked_target, leads, read_run
+from vitzoo_finetune.settings import CLASS, NAMES, Settings, checked_target, leads, with_run
 from vitzoo_finetune.sharding import Sharding, set_whole
 from vitzoo_finetune.targets import Answers, Classes
 from vitzoo_finetune.training import Epoch, Saving, Training
 
 CARD = "card.md"  # a section of the model card, which `vitzoo push` takes over
 WEIGHTS, RUN, CHECKPOINT = "model.safetensors", "run.toml", "checkpoint.safetensors"
+METRICS = "metrics.csv"
+CURVES, CONFUSION, MISTAKES = FIGURES = "curves.png", "confusion.png", "mistakes.png"
 PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
+LOGGERS = ("lightning.pytorch", "lightning.fabric", "torch.utils._pytree")  # for their authors
 LIBRARIES = ("vitzoo", "vitzoo-finetune", "lightning", "timm", "torch", "torchvision")
+DEVICES = ("cpu", "cuda", "mps")  # those of Lightning that have a name of torch
 MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # in errors of torch
 
 
@@ -99,7 +103,7 @@ def finetune(
     data: str | os.PathLike[str],
     out: str | os.PathLike[str],
     *,
-    weights: str | None = None,
+    weights: str | os.PathLike[str] | None = None,
     target: str | None = None,
     method: str | None = None,
     recipe: str | None = None,
@@ -183,25 +187,26 @@ def finetune(
         InvalidOption: a value is not possible, the data has no two classes, or memory is too small.
         VitzooError: the network cannot be created, or the loss is not finite.
     """
+    _check_paths(model, weights)
+    weights = None if weights is None else os.fspath(weights)
     given = {name: value for name, value in locals().items() if name in NAMES}
     given["model"] = os.fspath(model)
     say = on_text if on_text and leads() else lambda _text: None
+    passed, given = given, with_run(given, run)
+    weights = given["weights"] or None
     named = check_network(given["model"], weights)
+    place = _place(device, devices)
+    _check_counts(save_every=(save_every, 1), workers=(0 if workers is None else workers, 0))
     folder = _checked(Path(out))
-    if run is not None:
-        if recipe:
-            raise InvalidOption(
-                "run (--run) states all settings, so recipe (--recipe) cannot choose them; pass one"
-            )
-        given = read_run(Path(run)) | _stated(given)
     columns = {
         "image_column": image_column,
         "label_column": label_column,
         "split_column": split_column,
     }
     chosen = read_recipe(given.get("recipe"), named, weights)
-    size = given.get("image_size") or (chosen.values["image_size"] if chosen else None)
-    prepare = vitzoo.transform(given["model"], image_size=size)
+    size = given.get("image_size")
+    size = chosen.values["image_size"] if chosen and size is None else size
+    prepare = vitzoo.transform(given["model"], image_size=size or None)
     kind = CLASS if given["target"] is None else checked_target(given["target"])
     found = read_data(Path(data), columns, prepare, kind)
     settings = Settings.complete(given, len(found.train), named.spec.embed_dim or 0, chosen)
@@ -212,6 +217,8 @@ def finetune(
     if (folder / RUN).exists() and not force:
         made = _finished(folder, settings, found)
         say(f"{folder} has this run already; force=True (--force) repeats it")
+        if leads():
+            _tidy(folder)
         return made
     resume = (folder / CHECKPOINT).exists() and not force
     if resume:
@@ -220,14 +227,20 @@ def finetune(
     _explain(found, say)
     if chosen:
         say(f"recipe of {chosen.name}: {chosen.source}")
-    say(chosen.explain(settings, given) if chosen else _shown(settings))
+    h, w = named.spec.image_size
+    if settings.image_size and (h, w) != (settings.image_size, settings.image_size):
+        say(
+            f"the network gets images of {settings.image_size} px instead of {h}x{w} px: its "
+            "position embedding is interpolated"
+        )
+    say(chosen.explain(settings, passed) if chosen else _shown(settings))
     if force and leads():
         _clear(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with _quiet(), _memory(settings), bar(progress) as move:
         return _trained(
             settings, found, folder, say,
-            device=device, devices=devices, shard=shard, workers=workers, save_every=save_every,
+            place=place, shard=shard, workers=workers, save_every=save_every,
             grad_checkpointing=grad_checkpointing, resume=resume, move=move,
         )  # fmt: skip
 
@@ -238,8 +251,7 @@ def _trained(
     folder: Path,
     say: Callable[[str], object],
     *,
-    device: str | None,
-    devices: int,
+    place: Mapping[str, Any],
     shard: bool,
     workers: int | None,
     save_every: int,
@@ -249,6 +261,8 @@ def _trained(
 ) -> Finetuned:
     """Train, measure, and write all files; the checkpoint is removed last."""
     model, network = prepared(settings, data.target)
+    if (report := getattr(model, "load_report", None)) is not None:
+        say(report.summary())
     if grad_checkpointing:
         model.set_grad_checkpointing()
     prepare = vitzoo.transform(model)
@@ -267,8 +281,8 @@ def _trained(
         Moving(move),
     ]
     trainer = Trainer(
-        **_place(device, devices),
-        strategy=Sharding(devices) if shard else "auto",
+        **place,
+        strategy=Sharding(place["devices"]) if shard else "auto",
         max_epochs=settings.epochs,
         precision=PRECISIONS[settings.precision],
         accumulate_grad_batches=settings.accumulate,
@@ -286,7 +300,7 @@ def _trained(
 
     def note(epoch: Epoch) -> None:
         if trainer.is_global_zero:
-            results.write_metrics(folder / "metrics.csv", module.epochs)
+            results.write_metrics(folder / METRICS, module.epochs)
             say(
                 f"epoch {epoch['epoch']} of {settings.epochs}: loss {epoch['train_loss']:.4f}, "
                 f"validation {data.target.shown(epoch[f'val_{data.target.metric}'])}"
@@ -313,8 +327,7 @@ def _trained(
     trainer.strategy.barrier()
     made = _finished(folder, settings, data)
     if trainer.is_global_zero:
-        for path in (start, *folder.glob("best-*.safetensors"), *folder.glob("*.partial")):
-            path.unlink(missing_ok=True)
+        _tidy(folder)
     return made
 
 
@@ -332,17 +345,17 @@ def _write(
     final = finish(settings, data.target, best, prepare.preprocessing, folder)
     vitzoo.save(final, folder / WEIGHTS, made_from=source)
     target, metric = data.target, data.target.metric
-    results.draw_curves(folder / "curves.png", target, module.epochs, module.best)
+    results.draw_curves(folder / CURVES, target, module.epochs, module.best)
     part, pairs = ("test", data.test) if data.test else ("validation", data.validation)
     true = [answer for _, answer in pairs]
     score = target.score(lines[:, 2:], true)
-    for name in ("confusion.png", "mistakes.png"):
+    for name in (CONFUSION, MISTAKES):
         (folder / name).unlink(missing_ok=True)
     if isinstance(target, Classes):
         title = f"{score:.1%} of {len(pairs)} {part} images"
         confusion = target.confusion(lines[:, 2:], true)
-        results.draw_confusion(folder / "confusion.png", title, confusion, target.names)
-    results.draw_mistakes(folder / "mistakes.png", target, pairs, lines)
+        results.draw_confusion(folder / CONFUSION, title, confusion, target.names)
+    results.draw_mistakes(folder / MISTAKES, target, pairs, lines)
     epoch = module.epochs[module.best - 1]
     result = {"best_epoch": module.best, f"val_{metric}": epoch[f"val_{metric}"]}
     tables = {
@@ -352,7 +365,8 @@ def _write(
         "versions": {name: version(name) for name in LIBRARIES},
         "result": result | ({f"test_{metric}": score} if data.test else {}),
     }
-    public = check_network(settings.model).variant is not None and not _is_path(settings.weights)
+    named = check_network(settings.model, settings.weights or None)
+    public = named.variant is not None and (named.weights is not None or not settings.weights)
     shown = isinstance(target, Classes)
     results.write_card(folder / CARD, settings, tables, confusion=shown, public=public)
     results.write_run(folder / RUN, tables)
@@ -405,7 +419,7 @@ def _checked(out: Path) -> Path:
     if out.exists() and not out.is_dir():
         raise InvalidOption(f"{out} is a file, expected a folder for the results")
     names = {path.name for path in out.iterdir()} if out.exists() else set[str]()
-    of_run = (RUN, CHECKPOINT, "metrics.csv", "best-")  # also of a run that was killed
+    of_run = (RUN, CHECKPOINT, METRICS, "best-")  # also of a run that was killed
     if names and not any(name.startswith(of_run) for name in names):
         raise InvalidOption(
             f"{out} has other files, such as {min(names)}; pass a new folder for the results"
@@ -413,24 +427,22 @@ def _checked(out: Path) -> Path:
     return out
 
 
+def _tidy(out: Path) -> None:
+    """Remove what a run that has ended does not need."""
+    for path in (out / CHECKPOINT, *out.glob("best-*.safetensors"), *out.glob("*.partial")):
+        path.unlink(missing_ok=True)
+
+
 def _clear(out: Path) -> None:
     """Remove what another run wrote."""
-    names = (RUN, CHECKPOINT, WEIGHTS, "metrics.csv")
-    for path in (*(out / name for name in names), *out.glob("best-*.safetensors")):
-        path.unlink(missing_ok=True)
+    for name in (RUN, WEIGHTS, METRICS, CARD, *FIGURES):
+        (out / name).unlink(missing_ok=True)
+    _tidy(out)
     shutil.rmtree(out / "adapter", ignore_errors=True)
 
 
-def _stated(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if value is not None}
-
-
 def _shown(settings: Settings) -> str:
-    return ", ".join(f"{name} {value}" for name, value in settings.to_data().items() if value != "")
-
-
-def _is_path(weights: str) -> bool:
-    return bool(Path(weights).suffix) or os.sep in weights
+    return ", ".join(f"{name} {value}" for name, value in settings.used().items())
 
 
 def _state(settings: Settings, data: Data) -> dict[str, Any]:
@@ -467,6 +479,26 @@ def _finished(folder: Path, settings: Settings, data: Data) -> Finetuned:
         result.get(f"test_{metric}"),
         data.broken,
     )
+
+
+def _check_paths(model: object, weights: object) -> None:
+    """Refuse a network in memory, which could not be created again."""
+    if not isinstance(model, str | os.PathLike):
+        raise InvalidOption(
+            f"model must be a name or a path, got {type(model).__name__}; pass the path of "
+            "vitzoo.save(model, 'base.safetensors')"
+        )
+    if not isinstance(weights, str | os.PathLike | None):
+        raise InvalidOption(f"weights must be a name or a path, got {short_repr(weights)}")
+
+
+def _check_counts(**numbers: tuple[object, int]) -> None:
+    """Refuse what is no whole number, or less than the number beside it."""
+    for name, (value, least) in numbers.items():
+        if type(value) is not int or value < least:
+            raise InvalidOption(
+                f"{name} must be a whole number of at least {least}, got {short_repr(value)}"
+            )
 
 
 def _check_parts(settings: Settings, devices: int) -> None:
@@ -523,13 +555,27 @@ def _explain(data: Data, say: Callable[[str], object]) -> None:
 
 
 def _place(device: str | None, devices: int) -> dict[str, Any]:
-    """Return where Lightning computes."""
-    name = device or os.environ.get("VITZOO_DEVICE") or ""
-    kind, _, index = name.partition(":")
-    accelerator = {"cuda": "gpu", "": "auto"}.get(kind, kind)
+    """Return where Lightning computes.
+
+    Raises:
+        InvalidOption: this machine has no such device, or too few.
+    """
+    _check_counts(devices=(devices, 1))
+    chosen = choose_device(device)
+    if chosen.type not in DEVICES:
+        raise InvalidOption(
+            f"device is {chosen}, expected {', '.join(DEVICES)}; pass device='cpu' (--device cpu)"
+        )
+    here = {"cuda": torch.cuda.device_count(), "mps": 1}.get(chosen.type, devices)
+    if devices > here or (devices > 1 and chosen.index is not None):
+        raise InvalidOption(
+            f"devices is {devices}, expected at most {1 if chosen.index is not None else here} of "
+            f"{chosen}; pass a smaller number (--devices), or another device (--device)"
+        )
+    alone = chosen.index is not None and chosen.type == "cuda"
     return {
-        "accelerator": accelerator,
-        "devices": [int(index)] if index and devices == 1 else devices,
+        "accelerator": chosen.type,
+        "devices": [chosen.index] if alone else devices,
     }
 
 
@@ -560,17 +606,18 @@ def _memory(settings: Settings) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep Lightning's notes away; put random numbers and the answer to Ctrl-C back at the end."""
+    """Keep notes for authors away; put random numbers and the answer to Ctrl-C back at the end."""
     main = threading.current_thread() is threading.main_thread()
     interrupted = signal.getsignal(signal.SIGINT)
     state = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    loggers = [logging.getLogger(name) for name in LOGGERS]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            warnings.simplefilter("default", FirstUseWarning)
             yield
     except SystemExit:  # Lightning's answer to Ctrl-C
         raise KeyboardInterrupt from None

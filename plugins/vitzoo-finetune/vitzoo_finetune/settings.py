@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -24,7 +24,16 @@ OPTIMIZERS = ("adamw", "sgd", "momentum", "lamb", "lion")  # timm's names
 SCHEDULES = ("cosine", "linear", "constant")
 PRECISIONS = ("32", "bf16", "16")
 CHOICES = {"precision": PRECISIONS, "optimizer": OPTIMIZERS, "schedule": SCHEDULES}
-OF_CLASSES = ("label_smoothing", "mixup", "cutmix")  # what is defined for one class alone
+OF_TARGETS = {  # the targets for which a setting is defined
+    "label_smoothing": (CLASS,),
+    "mixup": (CLASS, LABELS),
+    "cutmix": (CLASS, LABELS),
+}
+USED: Mapping[str, tuple[Callable[[Any], bool], str]] = {  # settings that are not used always
+    "momentum": (lambda s: s.optimizer in ("sgd", "momentum"), "optimizer sgd or momentum"),
+    "crop_scale": (lambda s: "crop" in s.augmentations, "augment crop"),
+    "rank": (lambda s: s.method == "lora", "method lora"),
+}
 STEPS, FEWEST, MOST = 1000, 10, 100  # steps that the default number of epochs aims at; epochs
 MANY = 2**62  # training images: more than there are, for checks before the data are read
 SMALL = 1000  # training images; fewer ones get no drop path
@@ -54,6 +63,7 @@ EXPECTED: Mapping[str, tuple[Any, str]] = {  # of numbers: what holds, and how a
     "erase": (lambda x: _number(x) and 0 <= x <= 1, "a probability"),
     "color_jitter": (lambda x: _number(x) and 0 <= x <= 1, "in [0, 1]"),
     "crop_scale": (lambda x: _number(x) and 0 < x <= 1, "a share of the area, in (0, 1]"),
+    "image_size": (lambda n: type(n) is int and n >= 0, "px; 0 is the size of the network"),
 }
 
 
@@ -188,12 +198,20 @@ class Settings:
         if recipe is not None:
             defaults |= recipe.defaults(batch_size)
             stated["recipe"] = recipe.name
+        _check("steps", stated.get("steps", 0))
         if stated.get("epochs"):
             defaults["steps"] = 0
         elif steps := stated.get("steps", defaults["steps"]):
             defaults["epochs"] = -(-steps // max(count // batch_size, 1))
         made = cls(**{**defaults, **stated})
         made._check(count)
+        for name in USED.keys() & stated.keys() - made.used().keys():
+            if stated[name] != defaults[name]:
+                option, usual = f"--{name.replace('_', '-')}", defaults[name]
+                raise InvalidOption(
+                    f"{name} is {stated[name]:g}, which has no effect without {USED[name][1]}; "
+                    f"pass this, or {name}={usual:g} ({option} {usual:g}), the default"
+                )
         return replace(made, lr=float(made.lr))
 
     def _check(self, count: int) -> None:
@@ -216,20 +234,14 @@ class Settings:
             raise InvalidOption(
                 f"balance needs classes, the target is {NUMBER}; leave balance (--balance) out"
             )
-        for name in OF_CLASSES:
-            if (value := getattr(self, name)) and self.target != CLASS:
+        for name, targets in OF_TARGETS.items():
+            if (value := getattr(self, name)) and self.target not in targets:
                 option = name.replace("_", "-")
                 raise InvalidOption(
                     f"{name} is {value:g}, expected 0 because the target is {self.target}, not "
-                    f"{CLASS}; pass {name}=0 (--{option} 0)"
+                    f"{' or '.join(targets)}; pass {name}=0 (--{option} 0)"
                 )
-        for name in self.augmentations:
-            if name not in AUGMENTATIONS and not re.fullmatch(RAND, name):
-                raise InvalidOption(
-                    f"augment must be none or names of {', '.join(AUGMENTATIONS)} or such as "
-                    f"{RANDAUGMENT}, separated by commas, got "
-                    f"{short_repr(self.augment)}{did_you_mean(name, AUGMENTATIONS)}"
-                )
+        _check_augment(self.augment)
 
     @property
     def augmentations(self) -> tuple[str, ...]:
@@ -240,6 +252,11 @@ class Settings:
         """Return the settings as plain data."""
         return asdict(self)
 
+    def used(self) -> dict[str, Any]:
+        """Return the settings that a run with these values uses, without empty names."""
+        idle = {name for name, (uses, _) in USED.items() if not uses(self)}
+        return {k: v for k, v in self.to_data().items() if v != "" and k not in idle}
+
 
 NAMES = tuple(field.name for field in fields(Settings))
 
@@ -248,6 +265,21 @@ def _check(name: str, value: Any) -> None:
     holds, expected = EXPECTED[name]
     if not holds(value):
         raise InvalidOption(f"{name} must be {expected}, got {short_repr(value)}")
+
+
+def _check_augment(value: object) -> None:
+    names = value.split(",") if isinstance(value, str) else [""]
+    for name in names if value != "none" else ():
+        if name not in AUGMENTATIONS and not re.fullmatch(RAND, name):
+            raise InvalidOption(
+                f"augment must be none or names of {', '.join(AUGMENTATIONS)} or such as "
+                f"{RANDAUGMENT}, separated by commas, got "
+                f"{short_repr(value)}{did_you_mean(name, AUGMENTATIONS)}"
+            )
+    if {"crop", "simple-crop"} <= {*names}:
+        raise InvalidOption(
+            f"augment is {short_repr(value)}, which has two crops; leave crop or simple-crop out"
+        )
 
 
 def checked_target(target: object) -> str:
@@ -286,6 +318,21 @@ def _batch_size(count: int, accumulate: Any) -> int:
 def leads() -> bool:
     """Return whether this is the only process of a run, or the first of several."""
     return not any(int(os.environ.get(name) or 0) for name in ("RANK", "LOCAL_RANK"))
+
+
+def with_run(given: dict[str, Any], run: str | os.PathLike[str] | None) -> dict[str, Any]:
+    """Return given settings, with those of a file `run.toml`, if there is one, as the defaults.
+
+    Raises:
+        InvalidOption: it is no such file, or a recipe is given, too.
+    """
+    if run is None:
+        return given
+    if given.get("recipe"):
+        raise InvalidOption(
+            "run (--run) states all settings, so recipe (--recipe) cannot choose them; pass one"
+        )
+    return read_run(Path(run)) | {k: v for k, v in given.items() if v is not None}
 
 
 def read_run(path: Path) -> dict[str, Any]:

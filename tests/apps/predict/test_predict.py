@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import vitzoo
-from helpers import photographs, refuses, says
+from helpers import fill, photographs, refuses, says
 from internals import screen_width
 from tables import cases
 from vitzoo import predict
@@ -47,6 +47,24 @@ def saved(classifier, tmp_path):
 def expected(model, photo):
     with torch.no_grad():
         return model(vitzoo.transform(model)(photo)[None]).softmax(-1)[0]
+
+
+def test_numbers_of_a_regression_are_no_probabilities(run, small, photos, tmp_path, monkeypatch):
+    model = fill(vitzoo.create(small | {"num_classes": 1}))
+    model.labels, model.output_activation = ("age",), "identity"
+    saved = vitzoo.save(model, tmp_path / "age.safetensors")
+    ((_, _, value),) = vitzoo.predict(model, photos)[0].classes
+    _, out, _ = run("predict", saved, photos)
+    assert out.splitlines()[0].split("\t") == ["image", "rank", "label", "number"]
+    assert float(out.splitlines()[1].split("\t")[3]) == pytest.approx(value, rel=1e-5)
+    _, out, _ = run("predict", saved, photos, "--json")
+    (found,) = json.loads(out)[0]["classes"]
+    assert found == {"index": 0, "label": "age", "number": pytest.approx(value, rel=1e-5)}
+    monkeypatch.setattr("vitzoo.apps.predict.command.on_terminal", lambda: True)
+    monkeypatch.setattr("vitzoo.cli.output.on_terminal", lambda: True)
+    _, out, _ = run("predict", saved, photos)
+    says(out, "number", f"{value:.4g}")
+    assert "probability" not in out
 
 
 def test_a_model_without_data_is_refused(run, photos):

@@ -489,6 +489,16 @@ def test_the_card_of_a_network_without_classes(small, tmp_path):
     says(text, "for image features")
 
 
+def test_the_card_of_a_regression(small, tmp_path):
+    model = fill(vitzoo.create(small | {"num_classes": 1}))
+    model.labels, model.output_activation = ("age",), "identity"
+    vitzoo.push(model, REPO, folder=tmp_path / "out", dry_run=True, license="mit")
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert "- regression" in front_matter(text)
+    assert "pipeline_tag" not in text  # the Hub has no task of this kind
+    says(text, "for 1 number", "| numbers | 1 (names in")
+
+
 def test_a_license_that_the_hub_does_not_know(model, tmp_path):
     vitzoo.push(model, REPO, folder=tmp_path / "out", dry_run=True, license="My License 2")
     text = (tmp_path / "out" / "README.md").read_text()

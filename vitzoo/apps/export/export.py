@@ -37,6 +37,7 @@ from vitzoo.progress import OnProgress, by_steps, reporting
 from vitzoo.schema.preprocessing import Preprocessing, UnreadPreprocessing
 from vitzoo.schema.spec import Spec
 from vitzoo.schema.terms import SOFTMAX
+from vitzoo.text import is_interrupt
 
 BATCHES = (1, 3, 8)
 TRACED = 2  # images in the batch with which the network is traced
@@ -335,25 +336,10 @@ def _cause(error: Exception) -> str:
     Raises:
         KeyboardInterrupt: the library has made the error of one.
     """
-    if _is_interrupt(error):
+    if is_interrupt(error):
         raise KeyboardInterrupt from error
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
-
-
-def _is_interrupt(error: BaseException) -> bool:
-    """Tell whether a library has made an error of a Ctrl-C, such as a RuntimeError in C++."""
-    seen: list[BaseException] = []
-    left: list[BaseException | None] = [error]
-    while left:
-        one = left.pop()
-        if one is None or one in seen:
-            continue
-        if isinstance(one, KeyboardInterrupt) or "KeyboardInterrupt" in str(one):
-            return True
-        seen.append(one)
-        left += [one.__cause__, one.__context__]
-    return False
 
 
 def _write_json(path: Path, data: Any) -> None:

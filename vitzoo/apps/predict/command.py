@@ -96,30 +96,37 @@ def _print(predictions: Iterator[Prediction], *, as_json: bool, each: bool) -> N
     if not first:
         return
     found: Iterator[Prediction] = itertools.chain(first, predictions)
-    if on_terminal() and not as_json:
-        from vitzoo.apps.predict.prediction import shown
+    from vitzoo.apps.predict.prediction import measure, shown
 
+    name = measure(first[0])
+    if on_terminal() and not as_json:
         if each:
             found = (replace(one, classes=(a_class,)) for one in found for a_class in one.classes)
-        _print_lines(list(map(shown, found)))
+        _print_lines(list(map(shown, found)), name)
         return
-    data = map(_data, found)
+    data = (_data(one, name) for one in found)
+    form = ".6g" if name == "number" else ".4f"
     ranked = (
         {"image": row["image"], "rank": rank, "label": one["label"]}
-        | {"probability": f"{one['probability']:.4f}"}
+        | {name: format(one[name], form)}
         for row in data
         for rank, one in enumerate(row["classes"], 1)
     )
-    columns = ("image", "rank", "label", "probability")
+    columns = ("image", "rank", "label", name)
     print_rows(data if as_json else ranked, columns, as_json=as_json)
 
 
-def _print_lines(rows: list[dict[str, str]]) -> None:
-    """Print one line for each image: long names are cut to the width of the terminal."""
+def _print_lines(rows: list[dict[str, str]], name: str) -> None:
+    """Print one line for each image: long names are cut to the width of the terminal.
+
+    Args:
+        rows: results of `shown`.
+        name: of the number of a class.
+    """
     from shutil import get_terminal_size
 
     most = {c: max(screen_width(c), *(screen_width(cut(r[c], 999)) for r in rows)) for c in rows[0]}
-    room = get_terminal_size().columns - most["probability"] - 2 * GAP
+    room = get_terminal_size().columns - most[name] - 2 * GAP
     label = min(most["label"], room // 2)
     several = any(row["next"] for row in rows) and room - label >= 2 * LEAST_NEXT
     image = min(most["image"], (room - label) // 2 if several else room - label)
@@ -127,13 +134,12 @@ def _print_lines(rows: list[dict[str, str]]) -> None:
     widths |= {"next": room - label - image - GAP} if several else {}
     for row in rows:
         row |= {c: cut(row[c], width, front=c == "image") for c, width in widths.items()}
-    columns = ("image", "label", "probability", *(("next",) if "next" in widths else ()))
-    print_rows(rows, columns, pretty={"probability": str}, fit=Fit(one_line=True))
+    columns = ("image", "label", name, *(("next",) if "next" in widths else ()))
+    print_rows(rows, columns, pretty={name: str}, fit=Fit(one_line=True))
 
 
-def _data(prediction: Prediction) -> dict[str, Any]:
+def _data(prediction: Prediction, name: str) -> dict[str, Any]:
     classes = [
-        {"index": index, "label": label, "probability": probability}
-        for index, label, probability in prediction.classes
+        {"index": index, "label": label, name: value} for index, label, value in prediction.classes
     ]
     return {"image": str(prediction.image), "classes": classes}

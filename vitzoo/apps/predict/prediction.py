@@ -32,9 +32,14 @@ class Prediction:
     __repr__ = brief
 
 
+def measure(prediction: Prediction) -> str:
+    """Return what the number of a class is called."""
+    return "number" if prediction.output_activation == IDENTITY else "probability"
+
+
 def shown(prediction: Prediction) -> dict[str, str]:
     """Return the image, its best class and the others, as people read them."""
-    names = ("image", "label", "probability", "next")
+    names = ("image", "label", measure(prediction), "next")
     image, classes = str(prediction.image), prediction.classes
     if not classes:
         return dict(zip(names, (image, "", "", prediction.error), strict=True))

@@ -72,14 +72,16 @@ def model_card(card: Card) -> str:
     """Return the text of the README."""
     from huggingface_hub import ModelCardData
 
-    spec = card.model.spec
+    spec, number = card.model.spec, _of_numbers(card.model)
+    tag = "image-classification" if spec.num_classes else "image-feature-extraction"
+    more = ["regression"] if number else []
     license_id, license_name = _license(card.license)
     data = ModelCardData(
         license=license_id,
         license_name=license_name,
         library_name=card.library,
-        pipeline_tag="image-classification" if spec.num_classes else "image-feature-extraction",
-        tags=list(dict.fromkeys(["vitzoo", "vision-transformer", card.library])),
+        pipeline_tag=None if number else tag,  # the Hub has none for numbers
+        tags=list(dict.fromkeys(["vitzoo", "vision-transformer", card.library, *more])),
         base_model=list(card.base_model) or None,
         datasets=list(card.datasets) or None,
     )
@@ -87,6 +89,11 @@ def model_card(card: Card) -> str:
     parts = [f"---\n{data.to_yaml()}\n---", f"# {name}", _summary(card), _table(_facts(card))]
     parts += [*_use(card), *_results(card), *([card.section] if card.section else [])]
     return "\n\n".join([*parts, *_origin(card.origin)]) + "\n"
+
+
+def _of_numbers(model: Any) -> bool:
+    """Tell whether a network returns the numbers of a regression."""
+    return bool(model.spec.num_classes) and activation_of(model) == IDENTITY
 
 
 def _license(text: str) -> tuple[str, str | None]:
@@ -100,7 +107,7 @@ def _summary(card: Card) -> str:
     name = card.origin.variant.name if card.origin.variant else "local/"
     network = "" if name.startswith("local/") else f", with the network {_code(name)} of vitzoo"
     classes = card.model.spec.num_classes
-    what = "class" if activation_of(card.model) != IDENTITY else "number"
+    what = "number" if _of_numbers(card.model) else "class"
     many = {"class": "classes", "number": "numbers"}
     task = (
         f"for {classes} {what if classes == 1 else many[what]}" if classes else "for image features"
@@ -114,12 +121,13 @@ def _facts(card: Card) -> Mapping[str, object]:
     h, w = spec.image_size
     channels = "1 channel" if spec.in_chans == 1 else f"{spec.in_chans} channels"
     names = f"names in {'model.safetensors' if card.library == 'vitzoo' else 'config.json'}"
+    what = "numbers" if _of_numbers(card.model) else "classes"
     found: dict[str, object] = {
         "parameters": f"{params:,}",
         "images": f"{h}x{w} px, {channels}, patches of "
         f"{spec.patch_size[0]}x{spec.patch_size[1]} px",
         "blocks, width, heads": f"{spec.depth}, {spec.embed_dim}, {spec.num_heads}",
-        "classes": f"{spec.num_classes} ({names if card.model.labels else 'without names'})"
+        what: f"{spec.num_classes} ({names if card.model.labels else 'without names'})"
         if spec.num_classes
         else "none; the outputs are features",
         "license": _markdown(card.license),
