@@ -7,7 +7,7 @@ from functools import wraps
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn.modules.module import _has_any_global_hook
+from torch.nn.modules import module as torch_module
 
 from vitzoo.network.calls import recorded
 
@@ -44,4 +44,4 @@ def _shows(model: Any, pool: nn.Module, module: str) -> bool:
         return True
     seen = (model.blocks, *last, model.norm, *pool.modules())
     hooked = any(getattr(part, hooks) for part in seen for hooks in HOOKS)
-    return hooked or bool(_has_any_global_hook())  # type: ignore[no-untyped-call]
+    return hooked or any(vars(torch_module)[f"_global{hooks}"] for hooks in HOOKS)
