@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         weights_or_file_option as weights_option,
     )
     from vitzoo.cli.output import print_rows as print_rows, say as say
+    from vitzoo.plugin.limited import run_limited as run_limited
     from vitzoo.progress import bar as progress_bar
 
 __all__ = [  # `__getattr__` has them
@@ -35,6 +36,7 @@ __all__ = [  # `__getattr__` has them
     "json_option",
     "print_rows",
     "progress_bar",
+    "run_limited",
     "say",
     "weights_option",
 ]
@@ -46,6 +48,7 @@ _PLACES = {  # of those that are not in `cli.options`, or have another name in v
     "image_files": ("cli.images", "image_files"),
     "print_rows": ("cli.output", "print_rows"),
     "progress_bar": ("progress", "bar"),
+    "run_limited": ("plugin.limited", "run_limited"),
     "say": ("cli.output", "say"),
     "weights_option": ("cli.options", "weights_or_file_option"),
 }
