@@ -1,7 +1,8 @@
 """Print the lowest version of every dependency that users install, for pip: `click==8.4`.
 
 The tests run with these in CI (`.ci/run`). torch and torchvision are left out: their lowest
-versions take gigabytes, and the other packages here need newer ones.
+versions take gigabytes, and the other packages here need newer ones. `.ci/nightly` has the lowest
+torch compute identities.
 
     python tests/lower_bounds.py > lowest.txt
     pip install --no-deps --target lowest -r lowest.txt

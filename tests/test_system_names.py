@@ -12,8 +12,6 @@ from tables import cases
 ROOT = Path(__file__).parents[1]
 PACKAGES = [ROOT / "vitzoo", *(ROOT / "plugins").glob("*/vitzoo_*")]
 PLATFORM = ROOT / "vitzoo" / "files" / "platform"
-# It limits its own process, and a plugin imports public names alone.
-CHILD = ROOT / "plugins" / "vitzoo-vectors" / "vitzoo_vectors" / "child.py"
 MODULES = {  # of some systems only, or of other meaning on each
     "_winapi", "ctypes", "fcntl", "grp", "mmap", "msvcrt", "nt", "posix", "pty", "pwd", "resource",
     "select", "termios", "tty", "winreg",
@@ -99,7 +97,6 @@ def test_only_the_platform_folder_knows_the_system():
         str(file.relative_to(ROOT)): names
         for file in files
         if not file.is_relative_to(PLATFORM)
-        and file != CHILD
         and (names := system_names(file.read_text("utf-8")))
     }
     assert found == {}

@@ -18,6 +18,7 @@ from internals import main
 from vitzoo.apps.convert import pickles
 from vitzoo.apps.convert.conversion import convert_pickle
 from vitzoo.errors import CheckpointError
+from vitzoo.plugin import limited
 
 MB = 1024 * 1024
 
@@ -86,14 +87,14 @@ def test_a_pickle_is_read_with_the_weights_only_loader_alone(tmp_path, monkeypat
     """Not even an environment variable of torch changes that."""
     monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("read in this process"))
-    real = pickles.subprocess.Popen
+    real = limited.subprocess.Popen
     seen = []
 
     def popen(arguments, **options):
         seen.append(options)
         return real(arguments, **options)
 
-    monkeypatch.setattr(pickles.subprocess, "Popen", popen)
+    monkeypatch.setattr(limited.subprocess, "Popen", popen)
     monkeypatch.setenv("HF_TOKEN", "secret")
     path, out = tmp_path / "a b.bin", tmp_path / "out.safetensors"
     tensors = {"a": torch.arange(6.0).reshape(2, 3), "b.c": torch.ones(2, dtype=torch.bfloat16)}
@@ -144,13 +145,13 @@ def test_an_endless_stream_of_opcodes_is_stopped(tmp_path, refused, monkeypatch)
     monkeypatch.setattr(pickles, "SECONDS", 3)
     path = tmp_path / "long.pt"
     archive(path, b"\x80\x02}" + b"K\x00K\x00s" * (8 * MB) + b".", level=1)  # d[0] = 0, again
-    refused(path, f"more than {pickles.Limits.of(path.stat().st_size).cpu} s of processor time")
+    refused(path, f"more than {pickles.Limits.of(path.stat().st_size).seconds} s of processor time")
 
 
 def test_a_reader_that_waits_is_killed(tmp_path, refused, monkeypatch):
-    monkeypatch.setattr(pickles, "START", "import time; time.sleep(600)")
+    monkeypatch.setattr(limited, "START", "import time; time.sleep(600)")
     monkeypatch.setattr(pickles, "SECONDS", 1)
-    monkeypatch.setattr(pickles, "WAITING", 1)
+    monkeypatch.setattr(limited, "WAITING", 1)
     path = tmp_path / "a.pt"
     torch.save({"a": torch.ones(1)}, path)
     refused(path, "1 s of processor time")
@@ -159,7 +160,7 @@ def test_a_reader_that_waits_is_killed(tmp_path, refused, monkeypatch):
 def test_an_output_that_grows_is_stopped_where_the_system_does_not(tmp_path, refused, monkeypatch):
     """As on Windows, which limits no file: this reader has not limited itself."""
     text = "import sys, time; sys.stdout.write('x' * 10**5); sys.stdout.flush(); time.sleep(600)"
-    monkeypatch.setattr(pickles, "START", text)
+    monkeypatch.setattr(limited, "START", text)
     monkeypatch.setattr(pickles, "OUTPUT_SLACK", 100)
     path = tmp_path / "a.pt"
     torch.save({"a": torch.ones(1)}, path)
@@ -180,7 +181,7 @@ def test_an_output_that_grows_is_stopped_where_the_system_does_not(tmp_path, ref
     ],
 )
 def test_what_the_reader_answers_is_not_trusted(tmp_path, refused, monkeypatch, start, text):
-    monkeypatch.setattr(pickles, "START", start)
+    monkeypatch.setattr(limited, "START", start)
     path = tmp_path / "a.pt"
     torch.save({"a": torch.ones(1)}, path)
     refused(path, text)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from vitzoo.cli.output import print_rows as print_rows, say as say
     from vitzoo.network.device import choose_device as choose_device
+    from vitzoo.plugin.limited import run_limited as run_limited
     from vitzoo.progress import bar as progress_bar
 
 __all__ = [  # `__getattr__` has them
@@ -37,6 +38,7 @@ __all__ = [  # `__getattr__` has them
     "json_option",
     "print_rows",
     "progress_bar",
+    "run_limited",
     "say",
     "weights_option",
 ]
@@ -49,6 +51,7 @@ _PLACES = {  # of those that are not in `cli.options`, or have another name in v
     "image_files": ("cli.images", "image_files"),
     "print_rows": ("cli.output", "print_rows"),
     "progress_bar": ("progress", "bar"),
+    "run_limited": ("plugin.limited", "run_limited"),
     "say": ("cli.output", "say"),
     "weights_option": ("cli.options", "weights_or_file_option"),
 }

@@ -1,10 +1,11 @@
 """`vitzoo check-vectors` of files: its answers, exit codes and errors."""
 
 import json
-import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ from safetensors.numpy import save_file
 import vitzoo
 from helpers import says
 from vitzoo_vectors import check_vectors, write_sidecar
-from vitzoo_vectors.stores import STORES
+from vitzoo_vectors.stores import SECRETS, STORES
 
 DIGITS = Path("docs/examples/digits")
 OTHER = f"vz1:other:{'a' * 26}:{'b' * 26}"
@@ -122,6 +123,71 @@ def test_vectors_without_identity_are_compared(name, tmp_path, vectors, files):
     assert answer(vectors[:, 1:].copy()) == ("another network", 10)
 
 
+@pytest.mark.parametrize("name", ["a.parquet", "a.safetensors", "a.npy"])
+def test_fewer_vectors_are_evenly_spread(name, tmp_path, vectors, files):
+    changed = -vectors
+    changed[[0, 3, 6, 9]] = vectors[[0, 3, 6, 9]]
+    write(tmp_path / name, changed, files, None)
+    found = check_vectors(tmp_path / name, "vit_digits", images=files, rows=4)
+    assert (found.answer, found.compared) == ("same vectors", 4)
+
+
+def test_vectors_of_several_row_groups_and_missing_ones(tmp_path, vectors, files):
+    path, column = tmp_path / "a.parquet", [None, *vectors.tolist()[1:]]
+    table = pa.table({"v": pa.array(column, pa.list_(pa.float32())), "file": list(map(str, files))})
+    parquet.write_table(table, path, row_group_size=3)
+    found = check_vectors(path, "vit_digits", images=files)
+    assert (found.answer, found.compared, found.vectors) == ("same vectors", 9, 10)
+    says(found.note, "1 images", "no finite vector")
+
+
+def test_vectors_that_are_not_finite_or_have_no_length(tmp_path, vectors, files):
+    vectors = vectors.copy()
+    vectors[0], vectors[1], vectors[2] = np.nan, 0, -vectors[2]
+    write(tmp_path / "a.npy", vectors, files, None)
+    found = check_vectors(tmp_path / "a.npy", "vit_digits", images=files)
+    assert (found.answer, found.compared, found.distance) == ("not told apart", 9, 2)
+    says(found.note, "2 of the vectors are farther than 0.3", "1 images")
+
+
+def test_vectors_of_float16_are_not_told_apart(tmp_path, vectors, files):
+    write(tmp_path / "a.npy", vectors.astype(np.float16), files, None)
+    found = check_vectors(tmp_path / "a.npy", "vit_digits", images=files)
+    assert found.answer == "not told apart"
+    assert 1e-5 < found.distance < 1e-3
+
+
+@pytest.mark.parametrize("stored", [5, "a" * 10**6, f"vz1:\x1b[31m:{'a' * 26}:{'b' * 26}", [], "{"])
+def test_a_hostile_identity_is_not_stated(run, tmp_path, folder, stored):
+    copy = edit(folder, tmp_path, identity={"pooled": stored}, canary=["pooled"])
+    code, out, err = run("check-vectors", copy, "vit_digits")
+    assert (code, "not stated" in out) == (1, True)
+    says(err, "vz1:LABEL:NETWORK:NUMBERS", "vitzoo.identity(model)")
+    assert len(err) < 500
+    assert "\x1b" not in out + err
+
+
+def test_a_damaged_canary_is_a_note(run, tmp_path, folder, identity):
+    stored = {"pooled": f"{identity[:-26]}{'b' * 26}"}
+    copy = edit(folder, tmp_path, identity=stored, canary={"pooled": "AAAA"})
+    code, out, err = run("check-vectors", copy, "vit_digits")
+    assert (code, "other numerics" in out) == (0, True)
+    says(err, "a canary must have numerics", "'AAAA'", "write the vectors again")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["a.parquet", "a.safetensors", "a.npy"])
+def test_what_is_stated_is_read_without_torch(name, tmp_path, vectors, files, identity):
+    write(tmp_path / name, vectors, files, {"vitzoo.identity": identity})
+    code = (
+        "import sys; from vitzoo.cli.main import main; main(sys.argv[1:]);"
+        "sys.exit('torch' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code, "check-vectors", tmp_path / name]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, identity in done.stdout) == (0, True), done.stderr
+
+
 def test_vectors_are_compared_by_the_names_of_their_images(tmp_path, vectors, files):
     path, order = tmp_path / "a.parquet", np.arange(10)[::-1]
     keys = [f"elsewhere/digits/{files[i].name}" for i in order]
@@ -144,6 +210,38 @@ def test_a_sidecar_is_of_one_file(run, tmp_path, vectors, identity):
     says(err, "a.npy.vitzoo.json", "another SHA-256")
 
 
+def header(text, data=b""):
+    """Return an npy file with a header."""
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + data
+
+
+HOSTILE = {
+    "large.npy": header("{'descr': '<f4', 'fortran_order': False, 'shape': (2**40, 768)}\n"),
+    "negative.npy": header(
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (-1, 4)}\n", b"0" * 64
+    ),
+    "long.npy": header("{'descr': '<f4', 'shape': (1, 1)," + " " * 60_000 + "}\n"),
+    "code.npy": header("{'descr': '<f4', 'shape': (exit(), 1), 'fortran_order': False}\n"),
+    "beyond.npy": header(
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000, 768)}\n", b"0"
+    ),
+    "text.npy": header("{'descr': '<U4', 'fortran_order': False, 'shape': (1, 1)}\n", b"0" * 16),
+    "zip.npy": b"PK\x03\x04",
+    "long.safetensors": (2**40).to_bytes(8, "little") + b"{}",
+    "beyond.safetensors": b"\x48"
+    + b"\0" * 7
+    + b'{"a":{"dtype":"F32","shape":[9,9],"data_offsets":[0,324]}}'.ljust(72),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_refused(run, tmp_path, name):
+    tmp_path.joinpath(name).write_bytes(HOSTILE[name])
+    code, out, err = run("check-vectors", tmp_path / name, "vit_digits", "--images", DIGITS)
+    assert (code, out) == (1, "")
+    says(err, tmp_path / name, "check the file")
+
+
 def test_a_file_that_cannot_be_read_is_named(run, tmp_path):
     for name, data in (("a.npy", b"x"), ("a.parquet", b"PAR1"), ("a.safetensors", b"\0" * 9)):
         tmp_path.joinpath(name).write_bytes(data)
@@ -163,25 +261,18 @@ def test_a_file_that_cannot_be_read_is_named(run, tmp_path):
     says(err, "--column", "a, b", "'c'")
 
 
-def test_the_reader_has_limits(tmp_path):
-    """It has no token, and may not take all memory."""
-    np.save(tmp_path / "a.npy", np.zeros((1, 1), "f4"))
-    code = (
-        "import os, resource, sys; from vitzoo_vectors import child;"
-        "child.npy = lambda *_: ({'count': 0, 'metadata': {'as': resource.getrlimit("
-        "resource.RLIMIT_AS)[0]}}, [[0.0]], []); child.main('npy', '1', 'a', sys.argv[1])"
-    )
-    command = [sys.executable, "-c", code, tmp_path / "a.npy"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, env=os.environ, check=True)
-    limit = json.loads(done.stdout.partition(b"\n")[0])["metadata"]["as"]
-    assert 2**32 < limit < 2**33
-
-
 @pytest.mark.parametrize(
-    "place", ["qdrant:http://h:1#c", "chroma:http://h:1#c", "postgresql://h/d#t"]
+    "place",
+    ["qdrant:http://h:1#c", "chroma:http://h:1#c", "lancedb:db://h#t", "postgresql://h/d#t"],
 )
 def test_stores_are_not_reached_offline(run, monkeypatch, place):
+    def refuse(*_):
+        pytest.fail("a client or a socket is used")
+
     monkeypatch.setenv("VITZOO_OFFLINE", "1")
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    for name in STORES:
+        monkeypatch.setitem(STORES, name, (refuse, "numpy", "numpy"))
     code, out, err = run("check-vectors", place)
     assert (code, out) == (4, "")
     says(err, place, "VITZOO_OFFLINE")
@@ -233,14 +324,48 @@ def test_a_wrong_address_shows_no_password(run, place):
     assert "secret" not in err
 
 
-def test_a_client_that_fails_shows_no_password(run, monkeypatch):
+@pytest.mark.parametrize(
+    ("place", "shown"),
+    [
+        ("qdrant:https://:pass%21@h:1/?password=mine#c", "qdrant:https://h:1/#c"),
+        ("chroma:https://u:pass%21@h:1/?token=mine#c", "chroma:https://h:1/#c"),
+        ("lancedb:db://u:pass%21@h/?api_key=mine#c", "lancedb:db://h/#c"),
+        ("postgresql://u:pass%21@h:1/d?password=mine#c", "postgresql://h:1/d#c"),
+    ],
+)
+def test_a_client_that_fails_shows_no_password(run, monkeypatch, place, shown):
     def fail(address, *_):
-        raise OSError(f"cannot connect to {address.where}")
+        raise OSError(f"cannot connect to {address.where} with pass! and of the environment")
 
     monkeypatch.delenv("VITZOO_OFFLINE", raising=False)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.setitem(STORES, "qdrant", (fail, "numpy", "numpy"))
-    code, out, err = run("check-vectors", "qdrant:https://:pass%21@h:1/?password=mine#c")
+    for name in SECRETS:
+        monkeypatch.setenv(name, "of the environment")
+    for name in STORES:
+        monkeypatch.setitem(STORES, name, (fail, "numpy", "numpy"))
+    code, out, err = run("check-vectors", place)
     assert (code, out) == (4, "")
-    says(err, "qdrant:https://h:1/#c", "OSError", "check the address")
-    assert [secret for secret in ("pass%21", "pass!", "mine") if secret in err] == []
+    says(err, shown, "OSError", "check the address")
+    secrets = ("pass%21", "pass!", "mine", "of the environment")
+    assert [secret for secret in secrets if secret in err] == []
+
+
+@pytest.mark.parametrize("where", ["{}", "http://h:1"])
+def test_the_telemetry_of_chroma_is_off(run, monkeypatch, tmp_path, where):
+    """The other clients have none."""
+    made = []
+
+    def client(*_, settings, **__):
+        made.append(settings)
+        return SimpleNamespace(list_collections=list)
+
+    names = ("HttpClient", "PersistentClient")
+    monkeypatch.setitem(sys.modules, "chromadb", SimpleNamespace(**dict.fromkeys(names, client)))
+    monkeypatch.setitem(sys.modules, "chromadb.config", SimpleNamespace(Settings=dict))
+    monkeypatch.setitem(STORES, "chroma", (STORES["chroma"][0], "numpy", "numpy"))
+    monkeypatch.delenv("VITZOO_OFFLINE", raising=False)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    code, _, err = run("check-vectors", f"chroma:{where.format(tmp_path)}#c")
+    assert code == 2
+    says(err, "the store has no collection")
+    assert made == [{"anonymized_telemetry": False}]

@@ -1,7 +1,9 @@
 """docs/vectors.md and `vitzoo check-vectors` with real stores, which the tests install."""
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -120,12 +122,29 @@ def test_a_collection_of_the_page_is_of_its_network(check, images, place):
     assert (code, "same network, same numbers" in out) == (0, True), err
     code, out, err = check(place.replace("photos", "plain"), "vit_digits", "--images", images)
     assert (code, "same vectors" in out) == (0, True), err
+    (second,) = images.glob("*_1_*")
+    plain = place.replace("photos", "plain")
+    code, out, err = check(plain, "vit_digits", "--images", second, "--json")
+    (row,) = json.loads(out)
+    assert (code, row["answer"], row["compared"]) == (0, "same vectors", 1), err
     code, out, err = check(place.replace("photos", "missing"))
     assert (code, out) == (2, ""), err
     if place.startswith("lancedb"):
         assert check("lancedb/photos.lance", "vit_digits")[0] == 0
     if not place.startswith("postgresql"):  # folders are files
         assert check(place, "vit_digits", VITZOO_OFFLINE="1")[0] == 0
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace shows the calls of a process")
+@pytest.mark.parametrize("place", [place for place in PLACES if "://" not in place])
+def test_a_client_of_a_folder_opens_no_connection(folder, environment, tmp_path, place):
+    """Those of Chroma and LanceDB are written in Rust, so that Python would not see it."""
+    log = tmp_path / "log"
+    trace = ["strace", "-f", "-qq", "-e", "trace=connect", "-o", log]
+    command = [*trace, sys.executable, "-m", "vitzoo", "check-vectors", place]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert (done.returncode, "stated" in done.stdout) == (0, True), done.stderr
+    assert [line for line in log.read_text().splitlines() if "sa_family=AF_INET" in line] == []
 
 
 @pytest.mark.parametrize(

@@ -1,35 +1,35 @@
-"""Folders of `vitzoo embed`, and files of vectors, which another process reads."""
+"""Folders of `vitzoo embed`, and files of vectors.
+
+npy and safetensors are read here, mapped. Another process reads files whose libraries may crash.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from vitzoo.errors import InvalidOption, StoreError, printable
-from vitzoo_vectors.stored import CANARY, IDENTITY, Stored, need
+from vitzoo.cli import run_limited
+from vitzoo.errors import InvalidOption, StoreError, printable, short_repr
+from vitzoo_vectors.stored import CANARY, IDENTITY, Places, Request, Stored, choose, need
 
-KINDS = {  # by the suffix: the reader in `child`, and the distribution that it needs
-    ".parquet": ("parquet", "pyarrow"),
-    ".safetensors": ("safetensors", "safetensors"),
-    ".npy": ("npy", "numpy"),
-    ".faiss": ("faiss", "faiss-cpu"),
-    ".index": ("faiss", "faiss-cpu"),
-}
 MANIFEST, MOST = "_manifest.json", 2**24  # bytes of JSON
-PASSED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "TMPDIR", "LANG", "SYSTEMROOT", "TEMP", "TMP")
+MEMORY, OUTPUT = 2**32, 2**30  # bytes, beside some times the size of the files
+SECONDS, SPEED = 60, 2**24  # of processor time: for any file, and bytes for a further second
+FLOATS = ("F64", "F32", "F16")  # types of safetensors
 
 
-def read_file(path: Path, wanted: Sequence[str], most: int) -> Stored:
-    """Return what a file, or a folder of `embed`, says of its vectors, and the first of them.
+def read_file(path: Path, request: Request) -> Stored:
+    """Return what a file, or a folder of `embed`, says of its vectors, and those of images.
 
     Raises:
         InvalidOption: there is no such file, or it is of no known kind.
@@ -38,21 +38,21 @@ def read_file(path: Path, wanted: Sequence[str], most: int) -> Stored:
     """
     if (manifest := path / MANIFEST).exists():
         stated, parts = _json(manifest), sorted(path.glob("part-*.parquet"))
-        found = _in_child(parts or [path / "part-000000.parquet"], wanted, most)
+        found = _read(parts or [path / "part-000000.parquet"], request)
         metadata = {IDENTITY: stated.get("identity")}
-        return replace(found, metadata=metadata, canary=stated.get(CANARY[7:]) or {})
+        return replace(found, metadata=metadata, canary=_table(stated.get("canary")))
     if not path.is_file() or path.suffix not in KINDS:
         raise InvalidOption(
             f"PLACE must be a folder of vitzoo embed, a file ({', '.join(KINDS)}) or an address "
             f"such as qdrant:FOLDER#COLLECTION, got {printable(path)}; correct it"
         )
-    found, sidecar = _in_child([path], wanted, most), sidecar_of(path)
+    found, sidecar = _read([path], request), sidecar_of(path)
     if IDENTITY in found.metadata or not sidecar.exists():
         return found
     stated = _json(sidecar)
     if stated.get("sha256") != _sha256(path):
         return replace(found, note=f"{printable(sidecar)} states another SHA-256")
-    return replace(found, metadata=stated, canary=stated.get(CANARY) or {})
+    return replace(found, metadata=stated, canary=_table(stated.get(CANARY)))
 
 
 def sidecar_of(path: Path) -> Path:
@@ -75,26 +75,86 @@ def write_sidecar(
     return sidecar_of(Path(path))
 
 
-def _in_child(paths: Sequence[Path], wanted: Sequence[str], most: int) -> Stored:
-    kind, distribution = KINDS[paths[0].suffix]
+def _read(paths: Sequence[Path], request: Request) -> Stored:
+    """Read files of one suffix."""
+    read, distribution = KINDS[paths[0].suffix]
     shown = printable(paths[0])
     need(distribution.removesuffix("-cpu"), distribution, shown)
-    command = [sys.executable, "-P", "-m", "vitzoo_vectors.child", kind, str(most)]
-    done = subprocess.run(
-        [*command, ",".join(wanted), *map(os.path.abspath, paths)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        env={name: os.environ[name] for name in PASSED if name in os.environ},
-        check=False,
-    )
-    line, _, data = done.stdout.partition(b"\n")
-    stated = json.loads(line or b'{"error": "its reader ended, or needs too much memory"}')
-    if error := stated.get("error"):
-        usage = stated.get("code") == InvalidOption.exit_code
-        text = f"cannot read {shown}: {printable(error)}; check the file"
-        raise InvalidOption(text) if usage else StoreError(text)
-    vectors = np.frombuffer(data, "<f4").reshape(stated["shape"])
-    return Stored(stated.get("metadata", {}), stated["count"], vectors, stated["keys"])
+    try:
+        if isinstance(read, str):
+            return _in_child(read, paths, request)
+        return read(paths[0], request)
+    except Exception as error:  # of any library
+        kind = InvalidOption if isinstance(error, InvalidOption) else StoreError
+        text = f"cannot read {shown}: {printable(str(error) or repr(error))}; check the file"
+        raise kind(text) from error
+
+
+def _npy(path: Path, request: Request) -> Stored:
+    """Read an array (n, d), without any pickle."""
+    array = np.lib.format.open_memmap(path, mode="r")
+    if array.ndim != 2 or array.dtype.kind != "f":
+        raise ValueError(f"expected floats (n, d), got {array.dtype} {array.shape}")
+    return request.read({}, len(array), list, lambda places: _taken(array, places))
+
+
+def _safetensors(path: Path, request: Request) -> Stored:
+    """Read a tensor (n, d)."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="numpy") as file:
+        parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+        floats = {n: p for n, p in parts.items() if p.get_dtype() in FLOATS}
+        tables = [name for name, part in floats.items() if len(part.get_shape()) == 2]
+        part = parts[choose(tables, request.columns)]
+
+        metadata, count = file.metadata() or {}, part.get_shape()[0]
+        return request.read(metadata, count, list, lambda places: _taken(part, places))
+
+
+def _taken(part: Any, places: Places) -> NDArray[Any]:
+    """Return what is at sorted places, neighbours at once."""
+    breaks = np.flatnonzero(np.diff(places) != 1) + 1
+    runs = pairwise([0, *breaks, len(places)])
+    found = [part[places[start] : places[stop - 1] + 1] for start, stop in runs]
+    return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+def _in_child(kind: str, paths: Sequence[Path], request: Request) -> Stored:
+    """Read files in a limited process, which is not trusted."""
+    size = sum(path.stat().st_size for path in paths)
+    with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as target:
+        source.write(json.dumps([[*map(os.path.abspath, paths)], asdict(request)]).encode())
+        source.flush()
+        run_limited(
+            "vitzoo_vectors.child:read",
+            kind,
+            source=source,
+            target=target,
+            memory=MEMORY + 6 * size,
+            seconds=SECONDS + size // SPEED,
+            output=OUTPUT + 16 * size,
+        )
+        target.seek(0)
+        metadata, count, images = json.loads(target.readline())
+        vectors = np.frombuffer(target.read(), "<f4").reshape(len(images), -1 if images else 0)
+    if any(image not in range(len(request.images)) for image in images):
+        raise ValueError(f"it states other images, {short_repr(images)}")
+    return Stored(_table(metadata), int(count), vectors, images)
+
+
+Read = Callable[[Path, Request], Stored]
+KINDS: dict[str, tuple[str | Read, str]] = {  # by the suffix: the reader, and what it needs
+    ".parquet": ("parquet", "pyarrow"),
+    ".safetensors": (_safetensors, "safetensors"),
+    ".npy": (_npy, "numpy"),
+    ".faiss": ("faiss", "faiss-cpu"),
+    ".index": ("faiss", "faiss-cpu"),
+}
+
+
+def _table(value: object) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else {}
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""What a file or a store says of its vectors, and some of them."""
+"""What is read of stored vectors: what is said of them, and those of some images."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from vitzoo.errors import InvalidOption, MissingDependency, printable
 
 IDENTITY, CANARY = "vitzoo.identity", "vitzoo.canary"  # of metadata
 KEYS = ("key", "path", "file", "filename", "id")  # columns that name the image of a vector
+Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -24,8 +25,8 @@ class Stored:
     Args:
         metadata: of the vectors.
         count: number of vectors.
-        vectors: (n, d), the first ones.
-        keys: what names the image of each of `vectors`; empty if nothing does.
+        vectors: (n, d), those of images.
+        images: number of the image of each of `vectors`.
         canary: of each output, as plain data.
         note: why the metadata do not hold.
     """
@@ -33,9 +34,71 @@ class Stored:
     metadata: Mapping[str, Any]
     count: int
     vectors: NDArray[Any] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
-    keys: Sequence[str] = ()
+    images: Sequence[int] = ()
     canary: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to read.
+
+    Args:
+        columns: names of the column of vectors; the first one that is there counts.
+        images: paths of the images whose vectors are read; without them, only the metadata are.
+        most: number of vectors that are read, evenly spread over those of the images.
+    """
+
+    columns: Sequence[str]
+    images: Sequence[str] = ()
+    most: int = 0
+
+    def read(
+        self,
+        metadata: Mapping[str, Any],
+        count: int,
+        names: Callable[[], Sequence[str]],
+        take: Callable[[Places], Any],
+    ) -> Stored:
+        """Return what is read of a file or a collection.
+
+        Args:
+            metadata, count: as for `Stored`.
+            names: returns what names the image of each vector; nothing if nothing does.
+            take: returns the vectors (n, d) at sorted places; in `child`, parts of them.
+        """
+        if not self.images:
+            return Stored(metadata, count)
+        places, images = self._pairs(names(), count)
+        if not len(places):
+            return Stored(metadata, count)
+        return Stored(metadata, count, take(places), images.tolist())
+
+    def _pairs(self, names: Sequence[str], count: int) -> tuple[Places, Places]:
+        """Return places of vectors and the numbers of their images.
+
+        They belong together by name, or by order if nothing names the vectors.
+        """
+        places = images = np.arange(count if count == len(self.images) else 0)
+        if names:
+            ends: dict[str, int | None] = {}
+            for number, path in enumerate(self.images):  # None: an end of several paths
+                ends |= {end: None if end in ends else number for end in _ends(path)}
+            found = [_first(map(ends.get, _ends(name))) for name in names]
+            places = np.array([i for i, number in enumerate(found) if number is not None], int)
+            images = np.array([number for number in found if number is not None], int)
+        some = np.linspace(0, len(places) - 1, min(self.most, len(places))).round().astype(int)
+        return places[some], images[some]
+
+
+def _ends(path: str) -> Iterator[str]:
+    """Yield a path and its ends, the longest one first."""
+    parts = path.replace("\\", "/").split("/")
+    return ("/".join(parts[i:]) for i in range(len(parts)))
+
+
+def _first(values: Iterable[int | None]) -> int | None:
+    return next((value for value in values if value is not None), None)
 
 
 def need(module: str, distribution: str, place: str) -> None:
@@ -60,25 +123,31 @@ def choose(names: Iterable[str], wanted: Sequence[str]) -> str:
     return found[0]
 
 
-def named(table: Mapping[str, Any], otherwise: object) -> str:
+def named(table: Mapping[str, Any] | None, otherwise: object) -> str:
     """Return what names the image of a vector, from its payload."""
-    return str(next((table[key] for key in KEYS if table.get(key) is not None), otherwise))
+    known = table or {}
+    return str(next((known[key] for key in KEYS if known.get(key) is not None), otherwise))
 
 
 def texts(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
     """Return the metadata of an Arrow schema as texts."""
-    return {k.decode(): v.decode("utf-8", "replace") for k, v in (metadata or {}).items()}
+    pairs = (metadata or {}).items()
+    return {k.decode("utf-8", "replace"): v.decode("utf-8", "replace") for k, v in pairs}
 
 
-def columns(schema: Any, wanted: Sequence[str]) -> list[str]:
+def columns(schema: Any, wanted: Sequence[str]) -> tuple[str, list[str]]:
     """Return the column of vectors of an Arrow schema, and that of keys if there is one."""
     column = choose((one.name for one in schema if "list" in str(one.type)), wanted)
-    return [column, *[name for name in KEYS if name in schema.names][:1]]
+    return column, [name for name in KEYS if name in schema.names][:1]
 
 
-def arrays(table: Any) -> tuple[NDArray[Any], list[str]]:
-    """Return the vectors and keys of an Arrow table of `columns`, without missing vectors."""
-    table = table.filter(table[0].is_valid())
-    flat = table[0].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    keys = [str(key) for key in table[1].to_pylist()] if table.num_columns > 1 else []
-    return flat.reshape(len(table), -1 if len(table) else 0), keys
+def array_of(column: Any) -> NDArray[np.float32]:
+    """Return the vectors of an Arrow column as (n, d), missing ones as NaN."""
+    there = column.is_valid().to_numpy()
+    flat = [one.flatten().to_numpy(zero_copy_only=False) for one in column.drop_null().chunks]
+    vectors = np.concatenate(flat, dtype=np.float32).reshape(there.sum(), -1)
+    if there.all():
+        return vectors
+    found = np.full((len(there), vectors.shape[1]), np.nan, np.float32)
+    found[there] = vectors
+    return found

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitzoo.errors import InvalidOption, Offline, TransferError, VitzooError, printable
 from vitzoo_vectors.stored import (
     IDENTITY,
     KEYS,
+    Places,
+    Request,
     Stored,
-    arrays,
+    array_of,
     choose,
     columns,
     named,
@@ -92,8 +96,8 @@ def address_of(place: str) -> Address | None:
     return Address("lancedb", str(path.parent), path.stem) if path.suffix == ".lance" else None
 
 
-def read_store(address: Address, wanted: Sequence[str], most: int) -> Stored:
-    """Return what a collection says of its vectors, and the first of them.
+def read_store(address: Address, request: Request) -> Stored:
+    """Return what a collection says of its vectors, and those of images.
 
     Raises:
         Offline: sockets are forbidden, and it is no folder.
@@ -109,7 +113,7 @@ def read_store(address: Address, wanted: Sequence[str], most: int) -> Stored:
         raise InvalidOption(f"there is no folder {where}; correct PLACE")
     need(module, distribution, str(address))
     try:
-        return read(address, wanted, most)
+        return read(address, request)
     except VitzooError:
         raise
     except Exception as error:  # noqa: BLE001  # of any client; its text may have a password
@@ -123,35 +127,50 @@ def _known(address: Address, names: Sequence[str]) -> None:
         raise InvalidOption(f"there is no collection {address}; the store has {listed}")
 
 
-def _qdrant(address: Address, wanted: Sequence[str], most: int) -> Stored:
+def _by_ids(
+    ids: Sequence[Any], places: Places, fetch: Callable[[list[Any]], Iterable[tuple[Any, Any]]]
+) -> NDArray[np.float32]:
+    """Return the vectors of the points at some places; `fetch` yields ids and vectors."""
+    wanted = [ids[place] for place in places]
+    found: dict[Any, Any] = {}
+    for start in range(0, len(wanted), BATCH):
+        found |= dict(fetch(wanted[start : start + BATCH]))
+    return np.array([found[one] for one in wanted], np.float32)
+
+
+def _qdrant(address: Address, request: Request) -> Stored:
     from qdrant_client import QdrantClient
 
     at: dict[str, Any] = {"path": address.where}
     if address.remote:
         at = {"url": address.plain, "api_key": address.key, "timeout": SECONDS}
-    client = QdrantClient(**at, check_compatibility=False)
-    _known(address, [one.name for one in client.get_collections().collections])
-    metadata = client.get_collection(address.collection).config.metadata or {}
-    points: list[Any] = []
-    offset, more = None, most > 0
-    while more:
-        least = min(BATCH, most - len(points))
-        page, offset = client.scroll(
-            address.collection, limit=least, offset=offset, with_vectors=True
-        )
-        points += page
-        more = offset is not None and len(points) < most
-    vectors: list[Any] = [point.vector for point in points]
-    if vectors and isinstance(vectors[0], dict):
-        name = choose(vectors[0], wanted)
-        vectors = [vector[name] for vector in vectors]
-    keys = [named(point.payload or {}, point.id) for point in points]
-    count = client.count(address.collection).count
-    client.close()
-    return Stored(metadata, count, np.array(vectors, np.float32), keys)
+    ids: list[Any] = []
+    with closing(QdrantClient(**at, check_compatibility=False)) as client:
+        _known(address, [one.name for one in client.get_collections().collections])
+
+        def names() -> list[str]:
+            points, offset = client.scroll(address.collection, limit=BATCH, with_payload=KEYS)
+            while offset is not None:
+                page, offset = client.scroll(
+                    address.collection, limit=BATCH, offset=offset, with_payload=KEYS
+                )
+                points += page
+            ids.extend(point.id for point in points)
+            return [named(point.payload, point.id) for point in points]
+
+        def fetch(some: list[Any]) -> Iterable[tuple[Any, Any]]:
+            for point in client.retrieve(address.collection, some, False, True):
+                vector: Any = point.vector
+                if isinstance(vector, dict):
+                    vector = vector[choose(vector, request.columns)]
+                yield point.id, vector
+
+        metadata = client.get_collection(address.collection).config.metadata or {}
+        count = client.count(address.collection).count
+        return request.read(metadata, count, names, lambda places: _by_ids(ids, places, fetch))
 
 
-def _chroma(address: Address, _: Sequence[str], most: int) -> Stored:
+def _chroma(address: Address, request: Request) -> Stored:
     import chromadb
     from chromadb.config import Settings
 
@@ -163,54 +182,77 @@ def _chroma(address: Address, _: Sequence[str], most: int) -> Stored:
         client = chromadb.PersistentClient(address.where, settings=settings)
     _known(address, [one.name for one in client.list_collections()])
     collection = client.get_collection(address.collection, embedding_function=None)
-    count = collection.count()
-    keys: list[str] = []
-    vectors: list[Any] = []
-    for start in range(0, min(most, count), BATCH):
-        least = min(BATCH, most - start)
-        page = collection.get(limit=least, offset=start, include=["embeddings", "metadatas"])
-        keys += [named(m or {}, i) for i, m in zip(page["ids"], page["metadatas"], strict=True)]
-        vectors += list(page["embeddings"])
-    return Stored(collection.metadata or {}, count, np.array(vectors, np.float32), keys)
+    ids: list[str] = []
+
+    def names() -> list[str]:
+        every = collection.get(include=["metadatas"])
+        ids.extend(every["ids"])
+        return [named(table, one) for one, table in zip(ids, every["metadatas"], strict=True)]
+
+    def fetch(some: list[str]) -> Iterable[tuple[str, Any]]:
+        page = collection.get(ids=some, include=["embeddings"])
+        return zip(page["ids"], page["embeddings"], strict=True)
+
+    metadata, count = collection.metadata or {}, collection.count()
+    return request.read(metadata, count, names, lambda places: _by_ids(ids, places, fetch))
 
 
-def _lancedb(address: Address, wanted: Sequence[str], most: int) -> Stored:
+def _lancedb(address: Address, request: Request) -> Stored:
     import lancedb
 
     database = lancedb.connect(address.where)
     _known(address, database.table_names(limit=10_000))
     table = database.open_table(address.collection)
-    stored = Stored(texts(table.schema.metadata), table.count_rows())
-    if not most:
-        return stored
-    names = columns(table.schema, wanted)
-    rows = table.search().select(names).limit(min(most, stored.count)).to_arrow().select(names)
-    return Stored(stored.metadata, stored.count, *arrays(rows))
+    column, key = columns(table.schema, request.columns) if request.images else ("", [])
+
+    def names() -> list[str]:
+        found = table.search().select(key).limit(count).to_arrow() if key else None
+        return [str(name) for name in found[key[0]].to_pylist()] if found else []
+
+    def take(places: Places) -> NDArray[Any]:
+        return array_of(table.take_offsets(places.tolist()).select([column]).to_arrow()[column])
+
+    count = table.count_rows()
+    return request.read(texts(table.schema.metadata), count, names, take)
 
 
-def _postgresql(address: Address, wanted: Sequence[str], most: int) -> Stored:
+def _postgresql(address: Address, request: Request) -> Stored:
     import psycopg
     from psycopg.sql import SQL, Identifier
 
     with psycopg.connect(address.where, connect_timeout=SECONDS) as connection:
         connection.read_only = True
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         fields = connection.execute(COLUMNS, [address.collection]).fetchall()
         if not fields:
             raise InvalidOption(f"there is no table {address}; write SCHEMA.TABLE after the #")
-        column = choose((name for name, kind, _ in fields if kind in ("vector", "halfvec")), wanted)
+        kinds = [name for name, kind, _ in fields if kind in ("vector", "halfvec")]
+        column = choose(kinds, request.columns)
         comments = {name: comment for name, _, comment in fields}
         key = next((name for name in KEYS if name in comments), column)
-        table = Identifier(*address.collection.split("."))
-        query = SQL("SELECT {0}::text, {1}::real[] FROM {2} WHERE {1} IS NOT NULL LIMIT {3}")
-        query = query.format(Identifier(key), Identifier(column), table, most)
-        rows = connection.execute(query).fetchall()
-        counted = connection.execute(SQL("SELECT count(*) FROM {}").format(table)).fetchall()
-    keys = [row[0] for row in rows if key != column]
-    vectors = np.array([row[1] for row in rows], np.float32)
-    return Stored({IDENTITY: comments[column]}, counted[0][0], vectors, keys)
+        ids: list[str] = []
+
+        def select(what: str, *values: object) -> list[Any]:
+            table = Identifier(*address.collection.split("."))
+            query = SQL(what).format(key=Identifier(key), v=Identifier(column), table=table)
+            return connection.execute(query, values).fetchall()
+
+        def names() -> list[str]:
+            found = select("SELECT ctid::text, {key}::text FROM {table} WHERE {v} IS NOT NULL")
+            ids.extend(one for one, _ in found)
+            return [name for _, name in found] if key != column else []
+
+        def fetch(some: list[str]) -> list[Any]:
+            return select(
+                "SELECT ctid::text, {v}::real[] FROM {table} WHERE ctid = ANY(%s::tid[])", some
+            )
+
+        ((count,),) = select("SELECT count(*) FROM {table}")
+        metadata = {IDENTITY: comments[column]}
+        return request.read(metadata, count, names, lambda places: _by_ids(ids, places, fetch))
 
 
-Read = Callable[[Address, Sequence[str], int], Stored]
+Read = Callable[[Address, Request], Stored]
 STORES: dict[str, tuple[Read, str, str]] = {  # how to read it; the client, and its distribution
     "qdrant": (_qdrant, "qdrant_client", "qdrant-client"),
     "chroma": (_chroma, "chromadb", "chromadb"),

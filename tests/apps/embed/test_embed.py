@@ -29,7 +29,7 @@ from vitzoo.apps.embed.embed import Total, Work, shard_of
 from vitzoo.apps.embed.folder import locked, rows_of_part
 from vitzoo.apps.embed.part_file import Form
 from vitzoo.apps.identity.canary import SAME_VECTORS, Canary, canaries
-from vitzoo.apps.identity.identity import identities
+from vitzoo.apps.identity.hashes import identities
 from vitzoo.errors import ImageError, InvalidOption, StoreError, VitzooError
 
 SPEC = {

@@ -7,6 +7,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
@@ -19,12 +20,12 @@ from helpers import SMALL, refuses
 from tables import cases
 from vitzoo.apps.identity.canary import numerics_of
 from vitzoo.apps.identity.canonical import BLOCK, DEFAULTS, HEAD, TRAINING, exact
+from vitzoo.apps.identity.hashes import identities
 from vitzoo.apps.identity.identity import (
     ANOTHER,
     SAME_NETWORK,
     SAME_NUMBERS,
     Identity,
-    identities,
     identity,
     require_identity,
 )
@@ -102,8 +103,44 @@ def unfuse(model):
 def with_versions(monkeypatch, **changes):
     before = fingerprint.versions
     monkeypatch.setattr(
-        "vitzoo.apps.identity.identity.versions", lambda device: before(device) | changes
+        "vitzoo.apps.identity.hashes.versions", lambda device: before(device) | changes
     )
+
+
+def with_config(folder, model, **configs):
+    """Write the tensors of a network and the configs of another library."""
+    save_file(model.state_dict(), folder / "model.safetensors")
+    for name, config in configs.items():
+        (folder / f"{name}.json").write_text(json.dumps(config))
+    return folder
+
+
+def of_timm(folder):
+    sizes = {name: SMALL[name] for name in ("patch_size", "embed_dim", "depth", "num_heads")}
+    stated = TIMM["pretrained_cfg"] | {"input_size": [3, 32, 32], "num_classes": 7}
+    config = TIMM | {"model_args": sizes | {"img_size": 32}, "num_classes": 7, "num_features": 48}
+    return with_config(folder, small(), config=config | {"pretrained_cfg": stated})
+
+
+def of_transformers(folder):
+    """Return a network whose images are not cropped, and its folder of transformers."""
+    model = small(stated=STATED.with_values(crop_pct=1.0, crop_mode="squash"))
+    sizes = {"hidden_size": 48, "num_hidden_layers": 3, "intermediate_size": 192}
+    sizes |= {"layer_norm_eps": 1e-6, "image_size": 32, "patch_size": 8}
+    sizes |= {"id2label": {str(i): f"LABEL_{i}" for i in range(7)}}
+    stated = {"image_processor_type": "ViTImageProcessor", "do_resize": True, "resample": 3}
+    stated |= {"size": {"height": 32, "width": 32}, "do_rescale": True, "do_normalize": True}
+    stated |= {"rescale_factor": 1 / 255, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    with_config(folder, model, config=TRANSFORMERS | sizes, preprocessor_config=stated)
+    (folder / "model.safetensors").unlink()
+    vitzoo.convert(saved(folder, model), "transformers_vit", folder / "model.safetensors")
+    (folder / "a.safetensors").unlink()
+    return model, folder
+
+
+def quantised(model):
+    with warnings.catch_warnings(action="ignore"):
+        return torch.ao.quantization.quantize_dynamic(model.eval(), {nn.Linear}, torch.qint8)
 
 
 def of_half(model):
@@ -111,7 +148,7 @@ def of_half(model):
     return model.half().float()
 
 
-# What the second network of a pair is, next to `small()`, or which options it gets.
+# Both networks of a pair, or the second one next to `small()`, or which options that gets.
 PAIRS = {
     "another checkpoint": (ANOTHER, lambda _: small(seed=1)),
     "one bit of one weight": (ANOTHER, changed(one_bit)),
@@ -137,6 +174,7 @@ PAIRS = {
     "merged LoRA": (ANOTHER, changed(merge_lora)),
     "a float16 file": (ANOTHER, lambda folder: saved(folder, small().half())),
     "a bfloat16 file": (ANOTHER, lambda folder: saved(folder, small().bfloat16())),
+    "int8": (ANOTHER, changed(quantised)),
     "a hook": (ANOTHER, changed(lambda model: model.norm.register_forward_hook(print) and None)),
     "logits": (ANOTHER, {"output": "logits"}),
     "tokens": (ANOTHER, {"output": "blocks.1"}),
@@ -147,6 +185,12 @@ PAIRS = {
     "a file": (SAME_NUMBERS, saved),
     "a file saved again": (SAME_NUMBERS, saved_again),
     "a moved file": (SAME_NUMBERS, moved),
+    "a file of timm": (SAME_NUMBERS, of_timm),
+    "a file of transformers": (SAME_NUMBERS, of_transformers),
+    "a name and its object": (
+        SAME_NUMBERS,
+        lambda _: (NAME, vitzoo.create(NAME, pretrained=True)),
+    ),
     "another classifier": (SAME_NUMBERS, changed(replace_head)),
     "drop path": (SAME_NUMBERS, lambda _: small(drop_path=0.1)),
     "dropout": (SAME_NUMBERS, lambda _: small(dropout=0.1)),
@@ -159,15 +203,22 @@ PAIRS = {
     "without fused attention": (SAME_NETWORK, changed(unfuse)),
     "half a pixel": (SAME_NETWORK, stated(crop_offset="floor")),
     "a stated factor": (SAME_NETWORK, stated(rescale_factor=1 / 255)),
+    "vitzoo": (SAME_NETWORK, {"versions": {"vitzoo": "0.2.0"}}),
+    "torch": (SAME_NETWORK, {"versions": {"torch": "2.6.0"}}),
+    "instruction set": (SAME_NETWORK, {"versions": {"cpu": "DEFAULT"}}),
+    "device": (SAME_NETWORK, {"versions": {"cuda": "H200"}}),
 }
 
 
 @cases("name", PAIRS, ids=str)
-def test_each_pair_has_the_right_answer(name, tmp_path):
+def test_each_pair_has_the_right_answer(name, tmp_path, monkeypatch):
     answer, other = PAIRS[name]
-    options = other if isinstance(other, dict) else {}
-    second = identity(small() if options else other(tmp_path), **options)
-    assert Identity.parse(second).compared(Identity.parse(identity(small()))) == answer
+    options = dict(other) if isinstance(other, dict) else {}
+    made = small() if options else other(tmp_path)
+    first, second = made if isinstance(made, tuple) else (small(), made)
+    before = Identity.parse(identity(first))
+    with_versions(monkeypatch, **options.pop("versions", {}))
+    assert Identity.parse(identity(second, **options)).compared(before) == answer
 
 
 def test_there_are_enough_pairs():
@@ -180,12 +231,8 @@ def test_a_pickled_predictor_keeps_its_identity():
     assert identity(again) == identity(predictor) == identity(small(), dtype=torch.bfloat16)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-def test_a_quantised_object_is_another_network():
-    model = small().eval()
-    int8 = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, torch.qint8)
-    before, after = (Identity.parse(identity(one)) for one in (model, int8))
-    assert after.compared(before) == ANOTHER
+def test_a_quantised_object_has_the_identity_of_its_copy():
+    int8 = quantised(small())
     assert identity(int8) == identity(copy.deepcopy(int8))
     assert numerics_of(vitzoo.Predictor(int8)) == "int8"
 
@@ -200,13 +247,6 @@ def test_the_default_type_of_torch_is_no_part_of_a_network(dtype):
     finally:
         torch.set_default_dtype(usual)
     assert Identity.parse(found).compared(Identity.parse(before)) == SAME_NETWORK
-
-
-@cases("change", [{"vitzoo": "0.2.0"}, {"torch": "2.6.0"}, {"cpu": "DEFAULT"}, {"cuda": "H200"}])
-def test_versions_and_devices_are_numerics(change, monkeypatch):
-    before = Identity.parse(identity(NAME))
-    with_versions(monkeypatch, **change)
-    assert Identity.parse(identity(NAME)).compared(before) == SAME_NETWORK
 
 
 def test_a_name_and_its_object_in_any_type_are_one_network():
@@ -233,26 +273,12 @@ def test_the_type_in_which_numbers_are_stored_has_no_effect(tmp_path):
     assert len({Identity.parse(identity(place)).network for place in places}) == 1
 
 
-def test_files_of_timm_and_transformers_and_vitzoo_are_one_network(tmp_path):
-    net = vitzoo.create("vit_ti16")
-    net.preprocessing = vitzoo.Preprocessing(crop_pct=1.0, crop_mode="squash")
-    vitzoo.save(net, tmp_path / "saved.safetensors")
-    crop = {"crop_pct": 1.0, "crop_mode": "squash"}
-    timm = TIMM | {"pretrained_cfg": TIMM["pretrained_cfg"] | crop}
-    for name, config in (("timm", timm), ("hf", TRANSFORMERS | {"layer_norm_eps": 1e-6})):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(json.dumps(config))
-    save_file(net.state_dict(), tmp_path / "timm" / "model.safetensors")
-    vitzoo.convert(
-        tmp_path / "saved.safetensors", "transformers_vit", tmp_path / "hf" / "model.safetensors"
-    )
-    stated = {"image_processor_type": "ViTImageProcessor", "do_resize": True, "resample": 3}
-    stated |= {"size": {"height": 224, "width": 224}, "do_rescale": True}
-    stated |= {"rescale_factor": 1 / 255, "do_normalize": True}
-    stated |= {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-    (tmp_path / "hf" / "preprocessor_config.json").write_text(json.dumps(stated))
-    places = (net, *(tmp_path / name for name in ("saved.safetensors", "timm", "hf")))
-    assert len({Identity.parse(identity(place)).network for place in places}) == 1
+@pytest.mark.slow
+def test_texts_are_compared_without_torch():
+    code = "import sys, vitzoo; vitzoo.require_identity(sys.argv[1], sys.argv[1])"
+    code += "; sys.exit('torch' in sys.modules)"
+    text = f"vz1:{NAME}:{'a' * 26}:{'b' * 26}"
+    assert subprocess.run([sys.executable, "-c", code, text]).returncode == 0
 
 
 @pytest.mark.slow
@@ -325,6 +351,8 @@ def test_vectors_of_another_network_are_refused():
         require_identity({"a": 1}, model)
     with refuses(InvalidOption, "vz1:LABEL:NETWORK:NUMBERS", "'vz2:a'"):
         require_identity({"vitzoo.identity": "vz2:a"}, model)
+    with refuses(InvalidOption, "vz1:LABEL:NETWORK:NUMBERS", r"'vz1:\x1b"):
+        require_identity(f"vz1:\x1b[31m:{'a' * 26}:{'b' * 26}", model)
     with refuses(InvalidOption, "chunk", "Predictor"):
         identity(vitzoo.Predictor(model), chunk=1)
     with refuses(UnknownOption, "'normalized'", "'normalised'"):

@@ -17,7 +17,7 @@ from vitzoo.apps.bench.samples import samples
 from vitzoo.apps.bench.turns import about, measure
 from vitzoo.apps.bench.ways import CPU, NETWORK, WAYS, Place, choose_ways, ready_in
 from vitzoo.apps.bench.worker import Job
-from vitzoo.apps.identity.identity import reported
+from vitzoo.apps.identity.hashes import reported
 from vitzoo.apps.predict.arithmetic import matmul_precision
 from vitzoo.apps.predict.chunk import CHUNK, fitting, total_memory
 from vitzoo.apps.predict.classes import MOST

@@ -7,8 +7,6 @@ unless the name is one of torch or of the standard library.
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import sys
 from collections import OrderedDict
@@ -19,11 +17,10 @@ import torch
 from packaging.version import parse
 from torch import Tensor
 
-from vitzoo.apps.convert.pickles import Limits
 from vitzoo.checkpoint.writers import write_safetensors
 from vitzoo.errors import CheckpointError
-from vitzoo.files.platform.processes import limit
 from vitzoo.files.safetensors import check_count, place
+from vitzoo.plugin.limited import OUT_OF_MEMORY
 from vitzoo.text import listed
 
 # Entries of a checkpoint of training in which scripts keep the tensors of a network.
@@ -35,7 +32,6 @@ SAFE = "2.10"  # of torch, whose loader has no known hole
 DEPTH = 3  # of entries in entries
 FORBIDDEN = re.compile(r"GLOBAL (\S+)")  # in a message of torch
 FILLED = re.compile(r"Can only (SETITEMS?|append|extend) .* but got <class '(.*)'>")  # in another
-MEMORY = ("allocate memory", "bad_alloc", "Cannot allocate", "not enough memory")
 MOST_CLASSES = 500  # inert ones in one pickle
 REFUSED = sys.stdlib_module_names | {"torch"}  # packages whose names are refused
 DATA = {"argparse", "collections", "datetime", "pathlib"}  # except these, whose classes hold data
@@ -65,39 +61,20 @@ class Inert:
         """Ignore an item; older versions of torch set it."""
 
 
-def main(source: int, target: int, answers: int) -> None:
-    """Read a pickle; answer with a JSON object that has `error`, `memory` or `place`.
+def write(source: BinaryIO, target: BinaryIO, key: str | None, most: int) -> str:
+    """Write the tensors of a pickle as safetensors; return the names of their entry.
 
     Args:
-        source: descriptor of the pickle.
-        target: of the file that is written.
-        answers: of the file for the answer.
+        source: the pickle.
+        target: an empty file.
+        key: names of the entry with the tensors, separated by dots; None to look for it.
+        most: bytes of the tensors that are accepted.
     """
-    request = json.loads(sys.argv[1])
-    limits = Limits(**request["limits"])
     torch.set_num_threads(1)
-    limit(limits.memory, limits.cpu, limits.output)
-    answer: dict[str, Any]
-    try:
-        with os.fdopen(source, "rb") as file:
-            file.seek(0)
-            data = load(file)
-        tensors, entry = chosen(data, request["key"])
-        _check(tensors, limits)
-        with os.fdopen(target, "wb") as written:
-            written.seek(0)
-            written.truncate()  # what Python printed when it started
-            write_safetensors(written, tensors, {"format": "pt"})
-        answer = {"place": entry, "tensors": len(tensors)}
-    except CheckpointError as error:
-        answer = {"error": str(error)}
-    except MemoryError:
-        answer = {"memory": True}
-    except Exception as error:  # noqa: BLE001  # of writing, and of values that are no tensors
-        text = f"{type(error).__name__}: {error}"
-        answer = {"memory": True} if any(part in text for part in MEMORY) else {"error": text}
-    os.write(answers, json.dumps(answer).encode())
-    os._exit(0)  # within its limits, torch may not end in order
+    tensors, entry = chosen(load(source), key)
+    _check(tensors, most)
+    write_safetensors(target, tensors, {"format": "pt"})
+    return entry
 
 
 def load(file: BinaryIO) -> object:
@@ -165,7 +142,7 @@ def _explained(error: Exception, text: str) -> Exception:
             "it is a TorchScript archive, which is code; write its state_dict() with "
             "safetensors.torch.save_file"
         )
-    if any(part in text for part in MEMORY):
+    if any(part in text for part in OUT_OF_MEMORY):
         return MemoryError()
     if match := FORBIDDEN.search(text):
         return CheckpointError(
@@ -251,14 +228,14 @@ def _entries(data: object) -> str:
     )
 
 
-def _check(tensors: Mapping[str, Tensor], limits: Limits) -> None:
+def _check(tensors: Mapping[str, Tensor], most: int) -> None:
     """Refuse what no safetensors file may have, before anything is written."""
     check_count(len(tensors), "it")
     for name in tensors:
         place(name, "it")
     total = sum(tensor.numel() * tensor.dtype.itemsize for tensor in tensors.values())
-    if total > limits.output:
+    if total > most:
         raise CheckpointError(
-            f"its tensors have {total} bytes, more than the {limits.output} accepted: views of "
+            f"its tensors have {total} bytes, more than the {most} accepted: views of "
             "little memory become large tensors"
         )

@@ -1,52 +1,25 @@
-"""Pickles of PyTorch to safetensors, in a process of its own with limits.
+"""Pickles of PyTorch to safetensors, in a limited process.
 
 This is the only way in which vitzoo reads a pickle. The process uses torch's weights-only loader,
 and imports no class that the pickle names.
-It gets no environment variable with a token. Its standard streams are the two files and its answer.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
-import tempfile
-import time
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import BinaryIO
 
-from vitzoo.errors import CheckpointError, printable
-from vitzoo.files.platform.processes import (
-    SESSION,
-    exit_code,
-    kill_group,
-    ran_out_of_time,
-    signal_name,
-)
+from vitzoo.errors import CheckpointError, VitzooError, printable
 from vitzoo.files.safetensors import MAX_HEADER, read_header
-from vitzoo.plugin.importing import search_path
+from vitzoo.plugin.limited import MIB, run_limited
 
-MIB = 1024**2
+WORKER = "vitzoo.apps.convert.pickle_worker:write"
 MEMORY_SLACK = 512 * MIB
 MEMORY_FACTOR = 4  # times the size of the file: its bytes, its tensors, and one contiguous copy
 OUTPUT_FACTOR = 2  # tied weights are written twice
 OUTPUT_SLACK = MAX_HEADER + 16 * MIB
 SECONDS, SPEED = 60, 20 * MIB  # of processor time: for any file, and bytes for a further second
-WAITING = 4  # times the processor time until the process is killed
-LOOK = 0.5  # seconds between two looks at the size of the output
-ANSWER = 64 * 1024  # bytes
-KEPT = (  # environment variables; the last three are of Windows
-    *("PATH", "LD_LIBRARY_PATH", "TMPDIR", "LANG", "LC_ALL"),
-    *("SYSTEMROOT", "TEMP", "TMP"),
-)
-START = (  # what libraries print must not mix with the files
-    "import json, os, sys; files = [os.dup(i) for i in range(3)]; "
-    "null = os.open(os.devnull, os.O_RDWR); [os.dup2(null, i) for i in range(3)]; "
-    "sys.path[:] = json.loads(sys.argv[1])['path']; "
-    "from vitzoo.apps.convert.pickle_worker import main; main(*files)"
-)
 
 
 @dataclass(frozen=True)
@@ -56,12 +29,12 @@ class Limits:
     Args:
         memory: bytes beside those of torch itself.
         output: bytes of the written file.
-        cpu: seconds of processor time.
+        seconds: of processor time.
     """
 
     memory: int
     output: int
-    cpu: int
+    seconds: int
 
     @classmethod
     def of(cls, size: int) -> Limits:
@@ -69,7 +42,7 @@ class Limits:
         return cls(
             memory=MEMORY_FACTOR * size + MEMORY_SLACK,
             output=OUTPUT_FACTOR * size + OUTPUT_SLACK,
-            cpu=SECONDS + size // SPEED,
+            seconds=SECONDS + size // SPEED,
         )
 
 
@@ -88,58 +61,11 @@ def write_tensors(fd: int, source: str, target: BinaryIO, key: str | None) -> tu
     Raises:
         CheckpointError: it is no pickle of tensors, or exceeds a limit.
     """
-    limits = Limits.of(os.fstat(fd).st_size)
-    request = {"path": search_path(), "key": key, "limits": asdict(limits)}
-    code, text = _run(json.dumps(request), limits, fd, target.fileno())
-    answer: object = None
-    with suppress(ValueError):
-        answer = json.loads(text.rpartition("\n")[2])
-    if _too_large(target.fileno(), limits):
-        answer, problem = None, f"it writes more than {limits.output} bytes"
-    elif not isinstance(answer, dict):
-        problem = _end(code, limits)
-    elif answer.get("memory"):
-        problem = f"reading it needs more than {limits.memory // MIB} MiB of memory"
-    else:
-        problem = str(answer.get("error", ""))
-    if problem or not isinstance(answer, dict):
-        raise CheckpointError(f"{source} is not converted: {printable(problem, 600)}")
+    limits = asdict(Limits.of(os.fstat(fd).st_size))
+    try:
+        found = run_limited(WORKER, key, limits["output"], source=fd, target=target, **limits)
+    except VitzooError as error:
+        text = f"{source} is not converted: {printable(str(error), 600)}"
+        raise CheckpointError(text) from error
     header = read_header(target.fileno(), source)  # the process is not trusted
-    return len(header.tensors), printable(str(answer.get("place", "")), 200)
-
-
-def _too_large(target: int, limits: Limits) -> bool:
-    """Tell whether the output is too large; the process cannot limit itself on Windows."""
-    return os.fstat(target).st_size > limits.output
-
-
-def _run(request: str, limits: Limits, source: int, target: int) -> tuple[int | None, str]:
-    """Run the worker; return its exit code, None if it was killed, and what it answered."""
-    with tempfile.TemporaryFile() as output:
-        process = subprocess.Popen(  # noqa: S603  # this very interpreter
-            [sys.executable, "-P", "-c", START, request],
-            stdin=source,
-            stdout=target,
-            stderr=output,
-            env={"OMP_NUM_THREADS": "1"} | {n: os.environ[n] for n in KEPT if n in os.environ},
-            **SESSION,
-        )
-        code, end = None, time.monotonic() + WAITING * limits.cpu
-        try:
-            while code is None and time.monotonic() < end and not _too_large(target, limits):
-                with suppress(subprocess.TimeoutExpired):
-                    code = process.wait(LOOK)
-        finally:
-            kill_group(process)
-            process.wait()
-        output.seek(0)
-        return code, output.read(ANSWER).decode(errors="replace")
-
-
-def _end(code: int | None, limits: Limits) -> str:
-    """Describe the end of a process that gave no answer."""
-    if code is None or ran_out_of_time(code):
-        return f"reading it takes more than {limits.cpu} s of processor time"
-    if killer := signal_name(code):
-        return f"the process that reads it was killed by {killer}"
-    return f"the process that reads it ended with exit code {exit_code(code)}"
+    return len(header.tensors), printable(str(found), 200)

@@ -37,7 +37,7 @@ from vitzoo.apps.embed.sources import Paths, slices
 from vitzoo.apps.embed.work import Work
 from vitzoo.apps.embed.workers import compute
 from vitzoo.apps.identity.canary import canaries, vector_outputs
-from vitzoo.apps.identity.identity import identities
+from vitzoo.apps.identity.hashes import identities
 from vitzoo.apps.predict.classes import check_count
 from vitzoo.apps.predict.cores import cores_of_process
 from vitzoo.apps.predict.fingerprint import Fingerprint, check_unchanged

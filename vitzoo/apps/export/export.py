@@ -18,7 +18,7 @@ from vitzoo.apps.export.checks import EXPORTED, EXTRAS, check_export
 from vitzoo.apps.export.int8 import quantise, smallest_cosine, speed
 from vitzoo.apps.export.targets import BATCH, TARGETS, Run, Target
 from vitzoo.apps.identity.canary import canaries, distance_of
-from vitzoo.apps.identity.identity import reported
+from vitzoo.apps.identity.hashes import reported
 from vitzoo.apps.predict.fingerprint import hash_tensors
 from vitzoo.apps.predict.outputs import LOGITS, POOLED, Outputs
 from vitzoo.display import brief

@@ -37,7 +37,7 @@ BLOCK: dict[str, Any] = {
     "mlp_bias": True, "parallel": False, "post_norm": False, "merge": 0, "window": 0,
 }  # fmt: skip
 GRIDS = ("reference_grid", "absolute_grid")  # from which some parts interpolate in every pass
-EMPTY = ((), "", None)  # values of fields that are left out
+EMPTY: tuple[Any, ...] = ((), "", {})  # values of fields that are left out
 TRAINING = ("init", "drop_path", "dropout")  # without effect on vectors
 HEAD = ("head", "num_classes")
 

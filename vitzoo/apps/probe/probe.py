@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from vitzoo.apps.embed.parquet_reader import helper_ends
-from vitzoo.apps.identity.identity import reported
+from vitzoo.apps.identity.hashes import reported
 from vitzoo.apps.predict.outputs import POOLED
 from vitzoo.apps.predict.predictor import Predictor
 from vitzoo.apps.probe.classifiers import (
