@@ -96,8 +96,7 @@ def test_only_the_platform_folder_knows_the_system():
     found = {
         str(file.relative_to(ROOT)): names
         for file in files
-        if not file.is_relative_to(PLATFORM)
-        and (names := system_names(file.read_text("utf-8")))
+        if not file.is_relative_to(PLATFORM) and (names := system_names(file.read_text("utf-8")))
     }
     assert found == {}
     assert system_names((PLATFORM / "files.py").read_text("utf-8"))

@@ -55,6 +55,10 @@ SIDES = {
     "bare interpreter": "a new Python process that does nothing (`python -c pass`). No command "
     "written in Python can be quicker",
     "one after the other": "`vitzoo fetch` once for each file",
+    "reading the vectors": "reading them with numpy, safetensors or pyarrow in a process that has "
+    "read before. Another process with limits reads Parquet for vitzoo",
+    "vectors and images alone": "reading the vectors, and computing those of the images",
+    "a new process": "no other side: the seconds of the command",
     "full hash": "the SHA-256 of all bytes of the file",
     "reading the file": "reading all bytes of the file into new memory",
     "hashing the file": "the SHA-256 of all bytes of the file, read in pieces",

@@ -106,10 +106,14 @@ def _safetensors(path: Path, request: Request) -> Stored:
         parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
         floats = {n: p for n, p in parts.items() if p.get_dtype() in FLOATS}
         tables = [name for name, part in floats.items() if len(part.get_shape()) == 2]
-        part = parts[choose(tables, request.columns)]
+        name = choose(tables, request.columns)
+        metadata, count = file.metadata() or {}, parts[name].get_shape()[0]
 
-        metadata, count = file.metadata() or {}, part.get_shape()[0]
-        return request.read(metadata, count, list, lambda places: _taken(part, places))
+        def take(places: Places) -> NDArray[Any]:
+            whole = len(places) == count  # a slice of all is copied twice
+            return np.asarray(file.get_tensor(name)) if whole else _taken(parts[name], places)
+
+        return request.read(metadata, count, list, take)
 
 
 def _taken(part: Any, places: Places) -> NDArray[Any]:

@@ -240,14 +240,14 @@ def _postgresql(address: Address, request: Request) -> Stored:
         def names() -> list[str]:
             found = select("SELECT ctid::text, {key}::text FROM {table} WHERE {v} IS NOT NULL")
             ids.extend(one for one, _ in found)
-            return [name for _, name in found] if key != column else []
+            return [name or "" for _, name in found] if key != column else []
 
         def fetch(some: list[str]) -> list[Any]:
             return select(
                 "SELECT ctid::text, {v}::real[] FROM {table} WHERE ctid = ANY(%s::tid[])", some
             )
 
-        ((count,),) = select("SELECT count(*) FROM {table}")
+        ((count,),) = select("SELECT count({v}) FROM {table}")
         metadata = {IDENTITY: comments[column]}
         return request.read(metadata, count, names, lambda places: _by_ids(ids, places, fetch))
 
