@@ -424,12 +424,14 @@ def test_wrong_values_are_refused_before_torch(paper, tmp_path, python):
 def test_the_command(paper, tmp_path, run, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (paper / "train" / "digit 1" / "broken.png").write_bytes(b"x")
+    (paper / "train" / "digit 1" / "notes").write_bytes(b"x")
     out = tmp_path / "flowers"
     code, stdout, err = run("finetune", "vit_digits", paper, "--out", out, "--epochs", "1")
-    (paper / "train" / "digit 1" / "broken.png").unlink()
+    for name in ("broken.png", "notes"):
+        (paper / "train" / "digit 1" / name).unlink()
     assert code == 1  # because of the broken image
     says(err, "32 test images of 10 classes", "broken.png", "lr 0.", "epoch 1 of 1")
-    says(err, "vit_digits:digits_v1 (sha256", "56 kept")
+    says(err, "vit_digits:digits_v1 (sha256", "56 kept", "names: no ending (1)")
     says(stdout, Path(out) / "model.safetensors", "test_accuracy")
     assert names(tmp_path) == {"flowers"}
     code, _, err = run("finetune", "vit_digitss", paper, "--out", out)

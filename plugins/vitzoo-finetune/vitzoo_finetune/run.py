@@ -549,7 +549,7 @@ def _explain(data: Data, say: Callable[[str], object]) -> None:
     for name, error in data.broken:
         say(f"left out: {name}: {error}")
     for ending, count in data.left_out.items():
-        say(f"left out: {count} files with the ending {ending}, which is of no image")
+        say(f"left out, no images by their names: {ending} ({count})")
     for names in data.conflicts:
         say(f"the same bytes have different classes: {', '.join(names)}")
 
