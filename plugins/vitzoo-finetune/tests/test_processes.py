@@ -94,3 +94,12 @@ def test_a_sharded_run_continues_in_one_process_and_back(start, losses, tmp_path
         tensors = load_file(tmp_path / out / "model.safetensors")
         shapes[out] = {name: (one.dtype, one.shape) for name, one in tensors.items()}
     assert shapes["sharded"] == shapes["whole"]
+
+
+def test_a_process_without_validation_images(start, losses, tmp_path):
+    for path in sorted(tmp_path.glob("data/val/*/*"))[1:-1]:
+        path.unlink()
+    assert start("one", 1) == 0
+    assert start("two", 2) == 0
+    for one, other in zip(losses("two"), losses("one"), strict=True):
+        assert one == pytest.approx(other, abs=1e-4)

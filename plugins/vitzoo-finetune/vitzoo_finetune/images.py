@@ -149,7 +149,7 @@ def _check(
     data: Path,
 ) -> None:
     if (len(classes) < 2 and kind == CLASS) or not classes:
-        names = ", ".join(classes) or "no rows"
+        names = ", ".join(classes) or "no entries"
         raise InvalidOption(
             f"{data} has {len(classes)} classes, {names}; expected at least two classes"
         )

@@ -18,7 +18,10 @@ from vitzoo_finetune.targets import Number, Target
 
 
 def create(settings: Settings, target: Target, **more: Any) -> Any:
-    """Return the network with its trained weights, on the CPU; a new head is drawn by the seed."""
+    """Return the network with its trained weights, on the CPU.
+
+    A classifier of other classes is replaced by a new one, which is drawn by the seed.
+    """
     named = check_network(settings.model, settings.weights or None)
     options: dict[str, Any] = {"num_classes": len(target.names), **more}
     if settings.image_size:
@@ -29,6 +32,8 @@ def create(settings: Settings, target: Target, **more: Any) -> Any:
         options["pretrained"] = True
     draw(settings.seed)
     model: Any = vitzoo.create(settings.model, device="cpu", **options)
+    if model.labels is not None and tuple(model.labels) != target.names:
+        model.reset_classifier(len(target.names))
     model.labels, model.output_activation = target.names, target.activation  # as the loss
     return model
 

@@ -144,12 +144,9 @@ class Training(LightningModule):
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Measure some validation or test images."""
         images, targets, indices = batch
-        real = indices != PADDING
-        outputs = self.network(images).float()[real]
-        if not len(outputs):
-            return
-        losses, answers = self.target.losses(outputs, targets[real]), self.target.answers(outputs)
-        lines = (indices[real], losses, answers)
+        outputs = self.network(images).float()
+        losses, answers = self.target.losses(outputs, targets), self.target.answers(outputs)
+        lines = (indices, losses, answers)
         self.lines.update(torch.column_stack([one.double() for one in lines]))
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
@@ -194,6 +191,7 @@ class Training(LightningModule):
         """Return lines of index, loss and answer of all measured images, by index."""
         lines: Any = self.lines.compute()
         self.lines.reset()
+        lines = lines[lines[:, 0] != PADDING]
         return lines[lines[:, 0].argsort()].cpu().numpy()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
