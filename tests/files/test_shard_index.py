@@ -34,8 +34,8 @@ def test_a_run_that_has_not_ended_is_named_with_its_command(small, tmp_path):
     state = {"a": torch.zeros(1)}
     folder = tmp_path / "run"
     folder.mkdir()
-    save_file(state, folder / "checkpoint.safetensors", {"vitzoo_unfinished": "acme train\x1b"})
-    parts = (folder, "no model.safetensors", "not ended", "`acme train\\x1b` again")
+    save_file(state, folder / "checkpoint.safetensors", {"vitzoo_unfinished": "vitzoo train"})
+    parts = (folder, "no model.safetensors", "not ended", "`vitzoo train` again")
     with refuses(CheckpointError, *parts):
         vitzoo.create(f"{folder}/")
     save_file({"b": torch.zeros(1)}, folder / "best-1.safetensors")
@@ -44,6 +44,13 @@ def test_a_run_that_has_not_ended_is_named_with_its_command(small, tmp_path):
     vitzoo.save(fill(vitzoo.create(small)), folder / "model.safetensors")
     with refuses(CheckpointError, "several weights files", "model.safetensors"):
         vitzoo.create(f"{folder}/")
+
+
+def test_another_text_of_a_checkpoint_is_not_shown_as_a_command(tmp_path):
+    save_file({"a": torch.zeros(1)}, tmp_path / "a-1.safetensors", {"vitzoo_unfinished": "rm -r ~"})
+    with pytest.raises(CheckpointError) as caught:
+        vitzoo.create(f"{tmp_path}/")
+    assert "rm -r" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ STATE = re.compile(r"optimizer|scheduler|rng_state|scaler|training_args|random_s
 PICKLE = "pytorch_model.bin"
 MODEL = "model.safetensors"  # as vitzoo, timm and transformers call a whole network
 UNFINISHED = "vitzoo_unfinished"  # in the metadata of a checkpoint: the command that continues it
+COMMAND = re.compile(r"vitzoo [a-z][a-z-]{0,60}")  # no other text of a file is shown as a command
 WEIGHT_MAP = "weight_map"
 NAMED = re.compile(rb'"([^"]{1,300}\.safetensors)"')
 SHARD = re.compile(r"(.+)-\d+-of-\d+\.safetensors")
@@ -186,10 +187,10 @@ def _check_ended(folder: Path, names: Iterable[str]) -> None:
             if fd is not None:
                 with os.fdopen(fd, "rb"):
                     metadata = read_header(fd, name).metadata
-        if command := metadata.get(UNFINISHED):
+        if COMMAND.fullmatch(command := metadata.get(UNFINISHED, "")):
             raise CheckpointError(
                 f"{folder} has no {MODEL}, because a run has not ended: {name} is its checkpoint; "
-                f"run `{printable(command, 100)}` again with the same arguments, which continues it"
+                f"run `{command}` again with the same arguments, which continues it"
             )
 
 

@@ -95,9 +95,8 @@ def finish(
     made = network
     if lora:
         network.save_pretrained(out / "adapter")
-        (out / "adapter" / "README.md").unlink(
-            missing_ok=True
-        )  # PEFT's template, in which nothing is filled in
+        readme = out / "adapter" / "README.md"  # PEFT's template, in which nothing is filled in
+        readme.unlink(missing_ok=True)
         made = create(settings, target)
         made.load_state_dict(network.merge_and_unload().state_dict())
     made.preprocessing = preprocessing
