@@ -349,7 +349,7 @@ def test_devices_and_numbers_that_are_not_there(paper, tmp_path, monkeypatch):
     ):
         with refuses(InvalidOption, *words):
             train(paper, tmp_path / "x", **options)
-    monkeypatch.setattr("vitzoo_finetune.run.choose_device", torch.device)
+    monkeypatch.setattr("vitzoo_finetune.checks.choose_device", torch.device)
     for device, most in (("cuda", 0), ("cuda:1", 1), ("mps", 1)):
         with refuses(InvalidOption, "devices is 2", f"at most {most} of {device}", "--devices"):
             train(paper, tmp_path / "x", device=device, devices=2)

@@ -24,12 +24,13 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 import vitzoo
-from vitzoo.cli import check_network, choose_device
+from vitzoo.cli import check_network
 from vitzoo.errors import FirstUseWarning, InvalidOption, VitzooError, short_repr
 from vitzoo_finetune import results
 from vitzoo_finetune.augmenting import augmented
 from vitzoo_finetune.averaging import Averaging
 from vitzoo_finetune.checkpoints import SafeCheckpoints, read_tensors, same_settings
+from vitzoo_finetune.checks import check_counts, check_parts, check_paths, check_shard, place_of
 from vitzoo_finetune.images import (
     Batches,
     Data,
@@ -54,7 +55,6 @@ CURVES, CONFUSION, MISTAKES = FIGURES = "curves.png", "confusion.png", "mistakes
 PRECISIONS: dict[str, Any] = {"32": "32-true", "bf16": "bf16-mixed", "16": "16-mixed"}
 LOGGERS = ("lightning.pytorch", "lightning.fabric", "torch.utils._pytree")  # for their authors
 LIBRARIES = ("vitzoo", "vitzoo-finetune", "lightning", "timm", "torch", "torchvision")
-DEVICES = ("cpu", "cuda", "mps")  # those of Lightning that have a name of torch
 MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # in errors of torch
 
 
@@ -168,8 +168,7 @@ def finetune(
         epochs, steps, optimizer, momentum, lr, batch_size, accumulate, layer_decay, weight_decay,
             schedule, warm_up, clip, drop_path, label_smoothing, augment, crop_scale, color_jitter,
             erase, mixup, cutmix, image_size, precision, rank, balance, ema, patience, seed: see
-            `Settings`. None:
-            a default for this method and number of images.
+            `Settings`. None: a default for this method and number of images.
         run: a file `run.toml` of another run, whose settings are the defaults.
         image_column, label_column, split_column: names of columns of a file.
         device: such as `cpu` or `cuda:1`. None: VITZOO_DEVICE, or a GPU if there is one.
@@ -187,7 +186,7 @@ def finetune(
         InvalidOption: a value is not possible, the data has no two classes, or memory is too small.
         VitzooError: the network cannot be created, or the loss is not finite.
     """
-    _check_paths(model, weights)
+    check_paths(model, weights)
     weights = None if weights is None else os.fspath(weights)
     given = {name: value for name, value in locals().items() if name in NAMES}
     given["model"] = os.fspath(model)
@@ -195,8 +194,8 @@ def finetune(
     passed, given = given, with_run(given, run)
     weights = given["weights"] or None
     named = check_network(given["model"], weights)
-    place = _place(device, devices)
-    _check_counts(save_every=(save_every, 1), workers=(0 if workers is None else workers, 0))
+    place = place_of(device, devices)
+    check_counts(save_every=(save_every, 1), workers=(0 if workers is None else workers, 0))
     folder = _checked(Path(out))
     columns = {
         "image_column": image_column,
@@ -211,9 +210,9 @@ def finetune(
     found = read_data(Path(data), columns, prepare, kind)
     settings = Settings.complete(given, len(found.train), named.spec.embed_dim or 0, chosen)
     augmented(given["model"], prepare, settings)  # refuses what the images cannot be
-    _check_parts(settings, devices)
+    check_parts(settings, devices)
     if shard:
-        _check_shard(settings, devices)
+        check_shard(settings, devices)
     if (folder / RUN).exists() and not force:
         made = _finished(folder, settings, found)
         say(f"{folder} has this run already; force=True (--force) repeats it")
@@ -481,64 +480,6 @@ def _finished(folder: Path, settings: Settings, data: Data) -> Finetuned:
     )
 
 
-def _check_paths(model: object, weights: object) -> None:
-    """Refuse a network in memory, which could not be created again."""
-    if not isinstance(model, str | os.PathLike):
-        raise InvalidOption(
-            f"model must be a name or a path, got {type(model).__name__}; pass the path of "
-            "vitzoo.save(model, 'base.safetensors')"
-        )
-    if not isinstance(weights, str | os.PathLike | None):
-        raise InvalidOption(f"weights must be a name or a path, got {short_repr(weights)}")
-
-
-def _check_counts(**numbers: tuple[object, int]) -> None:
-    """Refuse what is no whole number, or less than the number beside it."""
-    for name, (value, least) in numbers.items():
-        if type(value) is not int or value < least:
-            raise InvalidOption(
-                f"{name} must be a whole number of at least {least}, got {short_repr(value)}"
-            )
-
-
-def _check_parts(settings: Settings, devices: int) -> None:
-    """Refuse a batch that cannot be divided among parts and processes."""
-    parts = settings.accumulate * devices
-    if settings.batch_size % parts:
-        least = max(settings.batch_size // parts, 1) * parts
-        raise InvalidOption(
-            f"batch_size is {settings.batch_size}, expected a multiple of accumulate times the "
-            f"number of devices ({parts}); pass batch_size={least} (--batch-size {least})"
-        )
-    mixed = "mixup" if settings.mixup else "cutmix" if settings.cutmix else ""
-    if mixed and settings.batch_size // parts % 2:
-        least = max(settings.batch_size // (2 * parts), 1) * 2 * parts
-        raise InvalidOption(
-            f"{mixed} mixes pairs of images, and a part of a step has "
-            f"{settings.batch_size // parts}, expected an even number; pass batch_size={least} "
-            f"(--batch-size {least})"
-        )
-
-
-def _check_shard(settings: Settings, devices: int) -> None:
-    """Refuse what FSDP2 does not do."""
-    if devices == 1:
-        raise InvalidOption(
-            "shard divides the network among devices, and devices is 1, expected 2 or more; pass "
-            "devices=2 (--devices 2), or leave shard (--shard) out"
-        )
-    if settings.ema:
-        raise InvalidOption(
-            f"ema is {settings.ema:g}, expected 0 because shard divides the network among devices; "
-            "pass ema=0 (--ema 0), or leave shard (--shard) out"
-        )
-    if settings.precision == "16":
-        raise InvalidOption(
-            "precision is 16, expected 32 or bf16 because shard divides the network among devices; "
-            "pass precision='bf16' (--precision bf16), or leave shard (--shard) out"
-        )
-
-
 def _explain(data: Data, say: Callable[[str], object]) -> None:
     """Say what is trained on what."""
     drawn = ", a fifth of the training images" if data.drawn else ""
@@ -552,31 +493,6 @@ def _explain(data: Data, say: Callable[[str], object]) -> None:
         say(f"left out, no images by their names: {ending} ({count})")
     for names in data.conflicts:
         say(f"the same bytes have different classes: {', '.join(names)}")
-
-
-def _place(device: str | None, devices: int) -> dict[str, Any]:
-    """Return where Lightning computes.
-
-    Raises:
-        InvalidOption: this machine has no such device, or too few.
-    """
-    _check_counts(devices=(devices, 1))
-    chosen = choose_device(device)
-    if chosen.type not in DEVICES:
-        raise InvalidOption(
-            f"device is {chosen}, expected {', '.join(DEVICES)}; pass device='cpu' (--device cpu)"
-        )
-    here = {"cuda": torch.cuda.device_count(), "mps": 1}.get(chosen.type, devices)
-    if devices > here or (devices > 1 and chosen.index is not None):
-        raise InvalidOption(
-            f"devices is {devices}, expected at most {1 if chosen.index is not None else here} of "
-            f"{chosen}; pass a smaller number (--devices), or another device (--device)"
-        )
-    alone = chosen.index is not None and chosen.type == "cuda"
-    return {
-        "accelerator": chosen.type,
-        "devices": [chosen.index] if alone else devices,
-    }
 
 
 def _workers(workers: int | None, trainer: Trainer) -> int:
