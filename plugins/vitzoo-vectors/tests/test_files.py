@@ -15,9 +15,10 @@ from pyarrow import parquet
 from safetensors.numpy import save_file
 
 import vitzoo
-from helpers import says
+from helpers import refuses, says
+from vitzoo.errors import InvalidOption
 from vitzoo_vectors import check_vectors, write_sidecar
-from vitzoo_vectors.stores import SECRETS, STORES
+from vitzoo_vectors.stores import MARKS, SECRETS, STORES
 
 DIGITS = Path("docs/examples/digits")
 OTHER = f"vz1:other:{'a' * 26}:{'b' * 26}"
@@ -51,14 +52,23 @@ def folder(tmp_path_factory):
 
 
 def edit(folder, tmp_path, **values):
-    """Return a copy of a folder of `embed` with other values in its manifest."""
+    """Return a copy of a folder of `embed` with other values in its manifest and its parts."""
     copy = tmp_path / "copy"
     copy.mkdir()
     for path in folder.iterdir():
         copy.joinpath(path.name).write_bytes(path.read_bytes())
     manifest = copy / "_manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | values))
+    if identity := values.get("identity"):
+        state(copy / "part-000000.parquet", identity)
     return copy
+
+
+def state(part, identity):
+    """Let a part state identities."""
+    table = parquet.read_table(part)
+    metadata = table.schema.metadata | {b"vitzoo.identity": json.dumps(identity, sort_keys=True)}
+    parquet.write_table(table.replace_schema_metadata(metadata), part)
 
 
 def write(path, vectors, keys, metadata):
@@ -119,8 +129,10 @@ def test_vectors_without_identity_are_compared(name, tmp_path, vectors, files):
     assert answer(3 * vectors) == ("same vectors", 10)  # stores normalise
     assert answer(vectors, rows=4) == ("same vectors", 4)
     assert answer(vectors.astype(np.float16).astype(np.float32)) == ("not told apart", 10)
-    assert answer(vectors[::-1].copy()) == ("another network", 10)
-    assert answer(vectors[:, 1:].copy()) == ("another network", 10)
+    other = "another network" if name == "a.parquet" else "same vectors"  # by name, or by order
+    assert answer(vectors[::-1].copy()) == (other, 10)
+    assert answer(-vectors) == ("another network", 10)
+    assert answer(vectors[:, 1:].copy()) == ("another network", 0)
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.safetensors", "a.npy"])
@@ -197,7 +209,117 @@ def test_vectors_are_compared_by_the_names_of_their_images(tmp_path, vectors, fi
     write(path, vectors, [f"{i}" for i in range(10)], None)
     found = check_vectors(path, "vit_digits", images=files)
     assert found.answer == "not stated"
-    says(found.note, "by name or by order")
+    says(found.note, "by its name", "key, path")
+    np.save(tmp_path / "a.npy", vectors[1:])
+    found = check_vectors(tmp_path / "a.npy", "vit_digits", images=files)
+    assert found.answer == "not stated"
+    says(found.note, "9 vectors and 10 images", "by order")
+
+
+def test_a_name_with_more_folders_comes_first(tmp_path, vectors, files):
+    path, keys = (
+        tmp_path / "a.parquet",
+        [f"{part}/x/{file.name}" for part in "ab" for file in files],
+    )
+    write(path, np.concatenate([-vectors, vectors]), keys, None)
+    for file in files:
+        (tmp_path / "b/x").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "b/x" / file.name).write_bytes(file.read_bytes())
+    found = check_vectors(path, "vit_digits", images=str(tmp_path / "b"))
+    assert (found.answer, found.compared) == ("same vectors", 10)
+
+
+def test_images_are_compared_whatever_is_stated(run, tmp_path, vectors, files, identity):
+    path = tmp_path / "a.safetensors"
+    write(path, -vectors, files, {"vitzoo.identity": identity})
+    assert run("check-vectors", path, "vit_digits")[0] == 0
+    code, out, err = run("check-vectors", path, "vit_digits", "--images", DIGITS)
+    assert (code, "another network" in out) == (3, True)
+    says(err, "10 of the vectors are farther than 0.3", "in their order")
+    write(path, vectors, files, {"vitzoo.identity": identity})
+    found = check_vectors(path, "vit_digits", images=DIGITS)
+    assert (found.answer, found.compared) == ("same network, same numbers", 10)
+
+
+def test_an_image_that_cannot_be_compared_changes_the_exit_code(run, tmp_path, vectors, files):
+    write(tmp_path / "a.npy", vectors, files, None)
+    for file in files:
+        (tmp_path / "photos").mkdir(exist_ok=True)
+        (tmp_path / "photos" / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "photos" / files[3].name).write_bytes(b"x")
+    code, out, err = run(
+        "check-vectors", tmp_path / "a.npy", "vit_digits", "--images", tmp_path / "photos"
+    )
+    assert (code, "same vectors" in out) == (1, True)
+    says(err, "1 images", files[3].name)
+
+
+def test_parts_of_a_folder_must_state_what_its_manifest_states(run, folder, tmp_path):
+    copy = edit(folder, tmp_path)
+    part = copy / "part-000000.parquet"
+    (copy / "part-000001.parquet").write_bytes(part.read_bytes())
+    state(part, {"pooled": OTHER})
+    for first in ("part-000001.parquet", "part-000000.parquet"):
+        code, out, err = run("check-vectors", copy, "vit_digits")
+        assert (code, out) == (1, "")
+        says(err, first, "another identity")
+        (copy / "part-000001.parquet").unlink(missing_ok=True)
+
+
+def test_missing_vectors_of_a_folder_are_counted(run, folder, tmp_path):
+    copy = edit(folder, tmp_path, ranges=[{"inputs": 8}, {"inputs": 7}])
+    code, _, err = run("check-vectors", copy, "vit_digits")
+    assert code == 0
+    says(err, "5 of 15 vectors")
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.safetensors", "a.npy"])
+def test_a_wrong_column_is_refused_whatever_is_stated(
+    run, name, tmp_path, vectors, files, identity
+):
+    write(tmp_path / name, vectors, files, {"vitzoo.identity": identity})
+    code, out, err = run("check-vectors", tmp_path / name, "vit_digits", "--column", "foo")
+    assert (code, out) == (2, "")
+    says(err, "--column", "foo")
+
+
+def test_the_command_takes_numerics(run, tmp_path, vectors, files):
+    stated = vitzoo.identity("vit_digits", dtype=torch.bfloat16, chunk=4)
+    write(tmp_path / "a.npy", vectors, files, {"vitzoo.identity": stated})
+    words = ("check-vectors", tmp_path / "a.npy", "vit_digits", "--strict")
+    assert run(*words)[0] == 1
+    assert run(*words, "--dtype", "bfloat16", "--chunk", "4")[0] == 0
+
+
+def test_another_output_of_the_network_is_said(run, tmp_path, vectors, files, identity):
+    write(tmp_path / "a.npy", vectors, files, {"vitzoo.identity": identity})
+    code, _, err = run("check-vectors", tmp_path / "a.npy", "vit_digits", "--normalised")
+    assert code == 3
+    says(err, "another output, preprocessing or normalisation")
+
+
+def test_a_sidecar_needs_an_identity_and_a_file(tmp_path, identity):
+    with refuses(InvalidOption, "vz1:LABEL:NETWORK:NUMBERS", "nonsense"):
+        write_sidecar(tmp_path / "a.npy", "nonsense")
+    with refuses(InvalidOption, "no file", "a.npy"):
+        write_sidecar(tmp_path / "a.npy", identity)
+
+
+def test_a_place_that_is_not_there(run, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "a.txt").touch()
+    for name, said in (
+        ("no.npy", "there is none"),
+        ("empty", "_manifest.json"),
+        ("a.txt", ".faiss"),
+        ("qdrant:{}/empty#c", "of qdrant"),
+        ("chroma:h:1#c", "http://"),
+    ):
+        place = name.format(tmp_path) if ":" in name else tmp_path / name
+        code, out, err = run("check-vectors", place)
+        assert (code, out) == (2, "")
+        says(err, said)
+    assert list((tmp_path / "empty").iterdir()) == []
 
 
 def test_a_sidecar_is_of_one_file(run, tmp_path, vectors, identity):
@@ -295,6 +417,8 @@ def test_a_missing_client_is_named_and_no_password_is_shown(
     for name, (read, _, distribution) in STORES.items():
         monkeypatch.setitem(STORES, name, (read, "no_such_module", distribution))
     place = place.format(tmp_path)
+    for name in MARKS.values():
+        (tmp_path / name).touch()
     code, out, err = run("check-vectors", place)
     assert (code, out) == (1, "")
     says(
@@ -360,6 +484,7 @@ def test_the_telemetry_of_chroma_is_off(run, monkeypatch, tmp_path, where):
         return SimpleNamespace(list_collections=list)
 
     names = ("HttpClient", "PersistentClient")
+    (tmp_path / MARKS["chroma"]).touch()
     monkeypatch.setitem(sys.modules, "chromadb", SimpleNamespace(**dict.fromkeys(names, client)))
     monkeypatch.setitem(sys.modules, "chromadb.config", SimpleNamespace(Settings=dict))
     monkeypatch.setitem(STORES, "chroma", (STORES["chroma"][0], "numpy", "numpy"))

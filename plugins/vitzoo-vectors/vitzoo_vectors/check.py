@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 import vitzoo
-from vitzoo.errors import IntegrityError, InvalidOption
+from vitzoo import cli
+from vitzoo.errors import IntegrityError, InvalidOption, printable
 from vitzoo_vectors.files import read_file
-from vitzoo_vectors.stored import IDENTITY, Request, Stored
+from vitzoo_vectors.stored import IDENTITY, KEYS, Request, Stored
 from vitzoo_vectors.stores import address_of, read_store
 
 ROWS = 1000
@@ -24,6 +26,8 @@ STATED, NOT_STATED, ANOTHER = "stated", "not stated", "another network"
 SAME_NETWORK = "same network, other numerics"
 SAME_VECTORS, NOT_APART = "same vectors", "not told apart"  # without an identity
 NEAR, FAR = 1e-5, 0.3  # distances: of float32 alone, and beyond all numerics (docs/identity.md)
+MOST_SORTED = 2000  # vectors that are looked for in another order
+ALSO = "another output, preprocessing or normalisation counts as another network"
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class Checked:
         stored, now: identities of the vectors, and of the network.
         vectors: number of stored vectors.
         compared: how many were compared with images.
+        left_out: how many of these could not be compared.
         distance: the largest distance of two vectors, divided by their lengths: of the canary, or
             of those compared; None without them.
         note: why there is no better answer.
@@ -47,6 +52,7 @@ class Checked:
     now: str = ""
     vectors: int = 0
     compared: int = 0
+    left_out: int = 0
     distance: float | None = None
     note: str = ""
 
@@ -56,7 +62,7 @@ def check_vectors(
     model: Any = None,
     output: str = "pooled",
     *,
-    images: Sequence[Path] = (),
+    images: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
     column: str = "",
     rows: int | None = ROWS,
     normalised: bool = False,
@@ -68,7 +74,8 @@ def check_vectors(
         place: file, folder of `vitzoo embed`, or address of a collection, as in docs/vectors.md.
         model: the network, as for `vitzoo.identity`. None: only the stored identity is read.
         output: the output of the network that is stored.
-        images: files of the stored vectors. If no identity is stored, their vectors are compared.
+        images: files of the stored vectors, or folders of them: the vectors are compared with those
+            of the images, whatever is stated.
         column: name of the column, tensor or vector; by default `output`, or the only one.
         rows: how many vectors are compared, evenly spread over those of the images; None: all.
         normalised: whether the identity is of vectors that were divided by their length.
@@ -78,6 +85,8 @@ def check_vectors(
         VitzooError: the place cannot be read, or the network cannot be created.
     """
     place, columns = os.fspath(place), [column] if column else [output, "vector", "embedding"]
+    images = (images,) if isinstance(images, str | os.PathLike) else images
+    paths = cli.image_files(map(Path, images)).paths if images else ()
     address = address_of(place)
     read = partial(read_store, address) if address else partial(read_file, Path(place))
     stated = read(Request(columns))
@@ -87,15 +96,26 @@ def check_vectors(
         return replace(found, answer=STATED) if entry else found
     predictor = vitzoo.Predictor(model, outputs=output, **options)
     found = replace(found, now=vitzoo.identity(predictor, output, normalised=normalised))
-    if not entry and not images:
+    if entry:
+        found = _stated(found, stated, predictor, output)
+    elif not paths:
         return replace(found, note=f"{note}; --images compares vectors")
-    if not entry:
-        stored = read(Request(columns, [path.as_posix() for path in images], rows or 2**62))
-        return _compared(found, stored, predictor, output, images)
+    if not paths or found.answer == ANOTHER:
+        return found
+    stored = read(Request(columns, [path.as_posix() for path in paths], rows or 2**62))
+    compared = _compared(found, stored, predictor, output, paths)
+    if entry and compared.answer != ANOTHER:
+        return replace(compared, answer=found.answer)
+    return compared
+
+
+def _stated(found: Checked, stated: Stored, predictor: Any, output: str) -> Checked:
+    """Compare the stored identity with that of the network, and the canary if they differ."""
     try:
-        answer = vitzoo.require_identity(entry, found.now)
+        answer = vitzoo.require_identity(found.stored, found.now)
     except IntegrityError:
-        return replace(found, answer=ANOTHER)
+        same = found.stored.split(":")[1] == found.now.split(":")[1]
+        return replace(found, answer=ANOTHER, note=ALSO if same else found.note)
     canary = stated.canary.get(output) if answer == SAME_NETWORK else None
     own = vitzoo.Canary.of(predictor, output) if canary else None
     if own is None:
@@ -104,12 +124,12 @@ def check_vectors(
         other = vitzoo.Canary.from_data(canary)
     except InvalidOption as error:
         return replace(found, answer=answer, note=str(error))
-    note = f"canary: {own.compared(other)}"
+    note = "; ".join(filter(None, [found.note, f"canary: {own.compared(other)}"]))
     return replace(found, answer=answer, distance=own.distance(other), note=note)
 
 
 def _identity(read: Stored, output: str) -> tuple[str, str]:
-    """Return the identity that is stored for an output, or why there is none."""
+    """Return the identity that is stored for an output, and what to note of it."""
     entry: Any = read.metadata.get(IDENTITY)
     if isinstance(entry, str) and entry.startswith("{"):  # of a Parquet file of `embed`
         with suppress(ValueError, RecursionError):
@@ -121,34 +141,80 @@ def _identity(read: Stored, output: str) -> tuple[str, str]:
         vitzoo.require_identity(entry, entry)
     except InvalidOption as error:
         return "", str(error)
-    return str(entry), ""
+    return str(entry), read.note
 
 
 def _compared(
     found: Checked, read: Stored, predictor: Any, output: str, images: Sequence[Path]
 ) -> Checked:
     """Compare stored vectors with those of their images."""
-    rows = predictor.rows([images[number] for number in read.images])
-    pairs = zip(read.vectors, rows, strict=True)
-    every = [_distance(vector, row.outputs[output]) for vector, row in pairs if not row.error]
-    distances = [distance for distance in every if np.isfinite(distance)]
-    if not distances:
-        reason = "no image of a stored vector, by name or by order, can be read"
-        return replace(found, note=f"{found.note}; {reason}")
-    largest, answer = max(distances), NOT_APART
-    far = sum(distance > FAR for distance in distances)
-    if largest <= NEAR:
+    notes = [found.note] if found.note else []
+    if not read.images:
+        names = f"no image belongs to a stored vector by its name, of {', '.join(KEYS)}"
+        order = (
+            f"there are {read.count} vectors and {len(images)} images; without names they belong "
+            "together by order, which needs as many of both"
+        )
+        notes.append(names if read.named else order)
+        return replace(found, note="; ".join(notes))
+    paths = [images[number] for number in read.images]
+    ordered = not read.named and len(paths) == read.count <= MOST_SORTED
+    try:
+        every, same_set = _measured(read.vectors, predictor.rows(paths), output, ordered=ordered)
+    except ValueError as error:
+        return replace(found, answer=ANOTHER, note="; ".join([*notes, str(error)]))
+    if left := [path for path, one in zip(paths, every, strict=True) if not np.isfinite(one)]:
+        count, first = len(left), printable(left[0])
+        notes.append(f"{count} images cannot be read, or have no finite vector, such as {first}")
+    distances = np.zeros(len(paths)) if same_set else every[np.isfinite(every)]
+    found = replace(found, compared=len(distances), left_out=len(left))
+    if not len(distances):
+        return replace(found, note="; ".join(notes))
+    far = int((distances > FAR).sum())
+    answer = NOT_APART if 2 * far <= len(distances) else ANOTHER
+    if distances.max() <= NEAR:
         answer = SAME_VECTORS
-    elif 2 * far > len(distances):
-        answer = ANOTHER
-    left = len(read.images) - len(distances)
-    notes = [found.note, *[f"{far} of the vectors are farther than {FAR}"] * bool(far)]
-    notes += [f"{left} images cannot be read, or have no finite vector"] * bool(left)
-    note = "; ".join(notes)
-    return replace(found, answer=answer, compared=len(distances), distance=largest, note=note)
+        notes += ["the vectors are in another order than the images"] * same_set
+    elif far:
+        notes.append(f"{far} of the vectors are farther than {FAR}, as of another network")
+        notes += ["without names they belong to the images in their order"] * (not read.named)
+    else:
+        notes.append(f"float32 alone causes at most {NEAR:g}")
+    return replace(found, answer=answer, distance=float(distances.max()), note="; ".join(notes))
 
 
-def _distance(stored: Any, new: Any) -> float:
-    """Return the distance of two vectors, each divided by its length."""
-    one, two = (vitzoo.Canary(np.array([v.ravel()]), "float32") for v in (stored, new))
-    return one.distance(two)
+def _measured(
+    stored: NDArray[Any], rows: Iterable[Any], output: str, *, ordered: bool
+) -> tuple[NDArray[np.float64], bool]:
+    """Return the distance of each vector, and whether they are the same ones in another order.
+
+    Args:
+        stored: (n, d) vectors.
+        rows: results of a Predictor.
+        output: of it.
+        ordered: whether to look for another order.
+
+    Raises:
+        ValueError: the vectors of the network have another length.
+    """
+    distances, units = [], []
+    for vector, row in zip(stored, rows, strict=True):
+        new = np.full_like(vector, np.nan) if row.error else row.outputs[output].ravel()
+        if new.shape != vector.shape:
+            raise ValueError(
+                f"a stored vector has {len(vector)} numbers, {output!r} of the network has "
+                f"{len(new)}; --output and --column name others"
+            )
+        distances.append(np.linalg.norm(_unit(vector) - _unit(new)))
+        units += [_unit(new)] if ordered else []
+    found = np.array(distances)
+    if not ordered or not found.max() > FAR:  # also if one is NaN
+        return found, False
+    cosines = np.array(units) @ np.array([*map(_unit, stored)]).T
+    return found, bool(np.sqrt(np.maximum(2 - 2 * cosines.max(axis=1), 0)).max() <= NEAR)
+
+
+def _unit(vector: NDArray[Any]) -> NDArray[np.float64]:
+    """Return a vector divided by its length."""
+    exact = vector.astype(np.float64)
+    return np.asarray(exact / max(np.linalg.norm(exact), 1e-300))

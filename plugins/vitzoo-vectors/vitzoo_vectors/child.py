@@ -9,16 +9,21 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from vitzoo_vectors.stored import Places, Request, Stored, array_of, columns, texts
+from vitzoo_vectors.stored import IDENTITY, Places, Request, Stored, array_of, columns, texts
 
 
 def parquet(paths: Sequence[str], request: Request) -> Stored:
     """Read a column of vectors."""
     from pyarrow import Table
     from pyarrow.dataset import dataset
+    from pyarrow.parquet import read_schema
 
     data = dataset(list(paths), format="parquet")
-    column, key = columns(data.schema, request.columns) if request.images else ("", [])
+    metadata = texts(data.schema.metadata)
+    for path in paths:
+        if texts(read_schema(path).metadata).get(IDENTITY) != metadata.get(IDENTITY):
+            raise ValueError(f"{path} states another identity than {paths[0]}")
+    column, key = columns(data.schema, request.columns) if request.of_vectors else ("", [])
 
     def names() -> list[str]:
         return [str(name) for name in data.to_table(columns=key)[0].to_pylist()] if key else []
@@ -32,13 +37,14 @@ def parquet(paths: Sequence[str], request: Request) -> Stored:
         )
 
     count = data.count_rows()
-    return request.read(texts(data.schema.metadata), count, names, take)
+    return request.read(metadata, count, names, take)
 
 
 def faiss(paths: Sequence[str], request: Request) -> Stored:
     """Read the vectors of an index that keeps them exactly."""
     import faiss as library
 
+    request.refuse_column()
     outer = index = library.read_index(paths[0])  # `outer` owns the memory of what is in it
     if isinstance(outer, library.IndexIDMap):
         index = library.downcast_index(outer.index)
@@ -64,7 +70,7 @@ def read(source: BinaryIO, target: BinaryIO, kind: str) -> None:
     """
     paths, request = json.load(source)
     stored = {"parquet": parquet, "faiss": faiss}[kind](paths, Request(**request))
-    stated = [dict(stored.metadata), stored.count, stored.images]
+    stated = [dict(stored.metadata), stored.count, stored.images, stored.named]
     target.write(json.dumps(stated).encode() + b"\n")
     parts = stored.vectors if stored.images else ()
     target.writelines(np.ascontiguousarray(part, "<f4").data for part in parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from vitzoo_vectors.check import ANOTHER, NOT_APART, NOT_STATED, ROWS, SAME_NETW
 COLUMNS = ("answer", "distance", "compared", "vectors", "stored", "now")
 CODES = {ANOTHER: ExitCode.DAMAGED, NOT_STATED: ExitCode.FAILED, NOT_APART: ExitCode.FAILED}
 COUNT = click.IntRange(min=1)
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 @click.command("check-vectors")
@@ -26,6 +28,8 @@ COUNT = click.IntRange(min=1)
 @click.option("--rows", default=ROWS, show_default=True, type=COUNT, help="Vectors to compare.")
 @click.option("--all", "every", is_flag=True, help="Compare all vectors.")
 @click.option("--strict", is_flag=True, help="Exit with 1 for other numerics.")
+@click.option("--dtype", type=click.Choice(DTYPES), help="Type of the parameters of MODEL.")
+@click.option("--chunk", type=COUNT, help="Images of a forward pass of MODEL.")
 @cli.weights_option
 @cli.device_option
 @cli.json_option
@@ -42,10 +46,11 @@ def check_vectors_command(
       chroma:FOLDER#COLLECTION    chroma:http://HOST:8000#COLLECTION
       lancedb:FOLDER#TABLE        postgresql://USER@HOST/DATABASE#TABLE
 
-    QDRANT_API_KEY and PGPASSWORD may have the password. If no identity is stored, --images compares
-    the vectors with those of their images.
+    QDRANT_API_KEY and PGPASSWORD may have the password. --images compares the vectors with those of
+    their images, by the names that are stored, or else in the order of the paths.
 
-    Exit codes: 0 same network, 1 not stated, 2 wrong usage, 3 another network, 4 no connection.
+    Exit codes: 0 same network, or an identity without MODEL, 1 not stated, not told apart or
+    damaged, 2 wrong usage, 3 another network, 4 no connection.
 
     \b
     Examples:
@@ -56,11 +61,17 @@ def check_vectors_command(
     every, strict, as_json = (options.pop(name) for name in ("every", "strict", "as_json"))
     if model is not None:
         cli.check_network(model, options["weights"])
-    options |= {"images": cli.image_files(images).paths if images else ()}
-    found = check_vectors(place, model, rows=None if every else rows, **options)
+    if model is not None and options["dtype"]:
+        import torch
+
+        options["dtype"] = getattr(torch, options["dtype"])
+    options = {name: value for name, value in options.items() if value is not None}
+    found = check_vectors(place, model, images=images, rows=None if every else rows, **options)
+    if found.distance is not None:
+        found = replace(found, distance=float(f"{found.distance:.2g}"))
     if found.note:
         cli.say(f"vitzoo: {found.note}")
     cli.print_rows([found], COLUMNS, as_json=as_json)
     code = CODES.get(found.answer, 0)
-    if code or (strict and found.answer == SAME_NETWORK):
+    if code or found.left_out or (strict and found.answer == SAME_NETWORK):
         click.get_current_context().exit(code or ExitCode.FAILED)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import vitzoo
 from vitzoo.cli import run_limited
 from vitzoo.errors import InvalidOption, StoreError, printable, short_repr
 from vitzoo_vectors.stored import CANARY, IDENTITY, Places, Request, Stored, choose, need
@@ -37,22 +38,42 @@ def read_file(path: Path, request: Request) -> Stored:
         MissingDependency: a package is not installed.
     """
     if (manifest := path / MANIFEST).exists():
-        stated, parts = _json(manifest), sorted(path.glob("part-*.parquet"))
-        found = _read(parts or [path / "part-000000.parquet"], request)
-        metadata = {IDENTITY: stated.get("identity")}
-        return replace(found, metadata=metadata, canary=_table(stated.get("canary")))
+        return _folder(manifest, request)
     if not path.is_file() or path.suffix not in KINDS:
+        there = f"it is a folder without {MANIFEST}" if path.is_dir() else "it is no such file"
+        there = there if path.exists() else "there is none"
         raise InvalidOption(
-            f"PLACE must be a folder of vitzoo embed, a file ({', '.join(KINDS)}) or an address "
-            f"such as qdrant:FOLDER#COLLECTION, got {printable(path)}; correct it"
+            f"PLACE must be a folder of vitzoo embed, a file ({', '.join(KINDS)}, .lance) or an "
+            f"address such as qdrant:FOLDER#COLLECTION, got {printable(path)}: {there}; correct it"
         )
     found, sidecar = _read([path], request), sidecar_of(path)
-    if IDENTITY in found.metadata or not sidecar.exists():
+    if IDENTITY in found.metadata:
         return found
+    if not sidecar.exists():
+        how = f"neither it nor {printable(sidecar.name)} (vitzoo_vectors.write_sidecar) states an"
+        return replace(found, note=f"{how} identity")
     stated = _json(sidecar)
     if stated.get("sha256") != _sha256(path):
         return replace(found, note=f"{printable(sidecar)} states another SHA-256")
     return replace(found, metadata=stated, canary=_table(stated.get(CANARY)))
+
+
+def _folder(manifest: Path, request: Request) -> Stored:
+    """Read a folder of `embed`, whose parts must state what its manifest states."""
+    stated, parts = _json(manifest), sorted(manifest.parent.glob("part-*.parquet"))
+    found = _read(parts or [manifest.with_name("part-000000.parquet")], request)
+    identity, of_parts = _table(stated.get("identity")), found.metadata.get(IDENTITY)
+    if identity and of_parts != json.dumps(identity, sort_keys=True):
+        raise StoreError(
+            f"{printable(parts[0])} states another identity than {MANIFEST}; take the folder from "
+            "a backup, or write it again"
+        )
+    ranges = stated.get("ranges")
+    total = sum(one["inputs"] for one in ranges) if isinstance(ranges, list) else found.count
+    left = total - found.count
+    note = f"{left} of {total} vectors of the folder are missing" if left else ""
+    canary = _table(stated.get("canary"))
+    return replace(found, metadata={IDENTITY: identity}, canary=canary, note=note)
 
 
 def sidecar_of(path: Path) -> Path:
@@ -69,7 +90,13 @@ def write_sidecar(
         path: of an npy file or a FAISS index, which is whole.
         identity: of its vectors, by `vitzoo.identity`.
         canary: of outputs, by name, as a manifest of `embed` has it.
+
+    Raises:
+        InvalidOption: it is no identity, or there is no such file.
     """
+    vitzoo.require_identity(identity, identity)
+    if not Path(path).is_file():
+        raise InvalidOption(f"there is no file {printable(path)}; write the vectors first")
     data = {"sha256": _sha256(Path(path)), IDENTITY: identity, CANARY: canary or {}}
     sidecar_of(Path(path)).write_text(json.dumps(data), encoding="utf-8", newline="\n")
     return sidecar_of(Path(path))
@@ -92,6 +119,7 @@ def _read(paths: Sequence[Path], request: Request) -> Stored:
 
 def _npy(path: Path, request: Request) -> Stored:
     """Read an array (n, d), without any pickle."""
+    request.refuse_column()
     array = np.lib.format.open_memmap(path, mode="r")
     if array.ndim != 2 or array.dtype.kind != "f":
         raise ValueError(f"expected floats (n, d), got {array.dtype} {array.shape}")
@@ -140,11 +168,11 @@ def _in_child(kind: str, paths: Sequence[Path], request: Request) -> Stored:
             output=OUTPUT + 16 * size,
         )
         target.seek(0)
-        metadata, count, images = json.loads(target.readline())
+        metadata, count, images, named = json.loads(target.readline())
         vectors = np.frombuffer(target.read(), "<f4").reshape(len(images), -1 if images else 0)
     if any(image not in range(len(request.images)) for image in images):
         raise ValueError(f"it states other images, {short_repr(images)}")
-    return Stored(_table(metadata), int(count), vectors, images)
+    return Stored(_table(metadata), int(count), vectors, images, named=bool(named))
 
 
 Read = Callable[[Path, Request], Stored]

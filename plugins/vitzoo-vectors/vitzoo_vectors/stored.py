@@ -29,6 +29,7 @@ class Stored:
         images: number of the image of each of `vectors`.
         canary: of each output, as plain data.
         note: why the metadata do not hold.
+        named: whether names say which image a vector is of.
     """
 
     metadata: Mapping[str, Any]
@@ -37,6 +38,7 @@ class Stored:
     images: Sequence[int] = ()
     canary: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
+    named: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,18 @@ class Request:
     columns: Sequence[str]
     images: Sequence[str] = ()
     most: int = 0
+
+    @property
+    def of_vectors(self) -> bool:
+        """Tell whether vectors are read, or the user names their column."""
+        return bool(self.images) or len(self.columns) == 1
+
+    def refuse_column(self) -> None:
+        """Raise InvalidOption if the user names a column where there is none."""
+        if len(self.columns) == 1:
+            raise InvalidOption(
+                f"--column is {printable(self.columns[0])}, but PLACE has no columns; leave it out"
+            )
 
     def read(
         self,
@@ -69,10 +83,11 @@ class Request:
         """
         if not self.images:
             return Stored(metadata, count)
-        places, images = self._pairs(names(), count)
+        known = names()
+        places, images = self._pairs(known, count)
         if not len(places):
-            return Stored(metadata, count)
-        return Stored(metadata, count, take(places), images.tolist())
+            return Stored(metadata, count, named=bool(known))
+        return Stored(metadata, count, take(places), images.tolist(), named=bool(known))
 
     def _pairs(self, names: Sequence[str], count: int) -> tuple[Places, Places]:
         """Return places of vectors and the numbers of their images.
@@ -84,9 +99,12 @@ class Request:
             ends: dict[str, int | None] = {}
             for number, path in enumerate(self.images):  # None: an end of several paths
                 ends |= {end: None if end in ends else number for end in _ends(path)}
-            found = [_first(map(ends.get, _ends(name))) for name in names]
-            places = np.array([i for i, number in enumerate(found) if number is not None], int)
-            images = np.array([number for number in found if number is not None], int)
+            found = [_first(ends, name) for name in names]
+            longest: dict[int, int] = {}  # of an image: the most folders in a name of it
+            for number, length in found:
+                longest[number] = max(length, longest.get(number, 0))
+            there = [n >= 0 and length == longest[n] for n, length in found]
+            places, images = np.flatnonzero(there), np.array([n for n, _ in found])[there]
         some = np.linspace(0, len(places) - 1, min(self.most, len(places))).round().astype(int)
         return places[some], images[some]
 
@@ -97,8 +115,10 @@ def _ends(path: str) -> Iterator[str]:
     return ("/".join(parts[i:]) for i in range(len(parts)))
 
 
-def _first(values: Iterable[int | None]) -> int | None:
-    return next((value for value in values if value is not None), None)
+def _first(ends: Mapping[str, int | None], name: str) -> tuple[int, int]:
+    """Return the image with the longest end of a name, and that length; -1 if there is none."""
+    found = ((ends.get(end), len(end)) for end in _ends(name))
+    return next(((number, length) for number, length in found if number is not None), (-1, 0))
 
 
 def need(module: str, distribution: str, place: str) -> None:

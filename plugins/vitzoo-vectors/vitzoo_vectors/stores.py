@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +14,14 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from vitzoo.errors import InvalidOption, Offline, TransferError, VitzooError, printable
+from vitzoo.errors import (
+    InvalidOption,
+    Offline,
+    StoreError,
+    TransferError,
+    VitzooError,
+    printable,
+)
 from vitzoo_vectors.stored import (
     IDENTITY,
     KEYS,
@@ -34,6 +42,7 @@ SECRETS = ("PGPASSWORD", "QDRANT_API_KEY", "LANCEDB_API_KEY", "CHROMA_API_KEY")
 YES = ("1", "on", "yes", "true")
 FORM = re.compile(r"(?:(qdrant|chroma|lancedb):([^#]+)|(postgres(?:ql)?://[^#]*))#(.+)", re.DOTALL)
 BATCH = 1000  # points in a request
+MARKS = {"qdrant": "meta.json", "chroma": "chroma.sqlite3"}  # clients make folders without them
 COLUMNS = """
 SELECT attname, format_type(atttypid, NULL), col_description(attrelid, attnum)
 FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"""
@@ -102,22 +111,30 @@ def read_store(address: Address, request: Request) -> Stored:
     Raises:
         Offline: sockets are forbidden, and it is no folder.
         TransferError: the store does not answer.
+        StoreError: the folder cannot be read.
         InvalidOption: there is no such collection or column.
         MissingDependency: the client is not installed.
     """
     read, module, distribution = STORES[address.store]
     if address.remote and any(os.environ.get(n, "").strip().lower() in YES for n in OFFLINE):
         raise Offline(f"{address} is not read offline; unset {', '.join(OFFLINE)}")
-    if not address.remote and not Path(address.where).is_dir():
+    if not address.remote and not Path(address.where, MARKS.get(address.store, "")).exists():
         where = printable(address.where.rpartition("@")[2])
-        raise InvalidOption(f"there is no folder {where}; correct PLACE")
+        raise InvalidOption(
+            f"there is no folder {where} of {address.store}; correct PLACE, or write http:// "
+            "before the name of a server"
+        )
     need(module, distribution, str(address))
     try:
-        return read(address, request)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of clients, with lines of their code
+            return read(address, request)
     except VitzooError:
         raise
     except Exception as error:  # noqa: BLE001  # of any client; its text may have a password
         told = address.hide(f"{type(error).__name__}: {error}")[:500]
+    if not address.remote:
+        raise StoreError(f"cannot read {address}: {told}; check the folder, or close other clients")
     raise TransferError(f"cannot read {address}: {told}; check the address, the server and the key")
 
 
@@ -165,7 +182,13 @@ def _qdrant(address: Address, request: Request) -> Stored:
                     vector = vector[choose(vector, request.columns)]
                 yield point.id, vector
 
-        metadata = client.get_collection(address.collection).config.metadata or {}
+        config = client.get_collection(address.collection).config
+        if isinstance(config.params.vectors, dict):
+            if request.of_vectors:
+                choose(config.params.vectors, request.columns)
+        else:
+            request.refuse_column()
+        metadata = config.metadata or {}
         count = client.count(address.collection).count
         return request.read(metadata, count, names, lambda places: _by_ids(ids, places, fetch))
 
@@ -182,6 +205,7 @@ def _chroma(address: Address, request: Request) -> Stored:
         client = chromadb.PersistentClient(address.where, settings=settings)
     _known(address, [one.name for one in client.list_collections()])
     collection = client.get_collection(address.collection, embedding_function=None)
+    request.refuse_column()
     ids: list[str] = []
 
     def names() -> list[str]:
@@ -203,7 +227,7 @@ def _lancedb(address: Address, request: Request) -> Stored:
     database = lancedb.connect(address.where)
     _known(address, database.table_names(limit=10_000))
     table = database.open_table(address.collection)
-    column, key = columns(table.schema, request.columns) if request.images else ("", [])
+    column, key = columns(table.schema, request.columns) if request.of_vectors else ("", [])
 
     def names() -> list[str]:
         found = table.search().select(key).limit(count).to_arrow() if key else None

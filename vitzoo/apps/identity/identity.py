@@ -150,8 +150,8 @@ def require_identity(
     result = now.compared(stored)
     if result == ANOTHER:
         raise IntegrityError(
-            f"the vectors are of another network: stored {stored}, now {now}; make queries with "
-            "the network of the stored vectors, or make all vectors again"
+            f"the vectors are of another network, output or normalisation: stored {stored}, now "
+            f"{now}; make queries with those of the stored vectors, or make all vectors again"
         )
     return result
 
