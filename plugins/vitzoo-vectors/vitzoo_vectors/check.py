@@ -217,4 +217,4 @@ def _measured(
 def _unit(vector: NDArray[Any]) -> NDArray[np.float64]:
     """Return a vector divided by its length."""
     exact = vector.astype(np.float64)
-    return np.asarray(exact / max(np.linalg.norm(exact), 1e-300))
+    return exact / max(float(np.linalg.norm(exact)), 1e-300)
