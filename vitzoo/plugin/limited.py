@@ -76,7 +76,7 @@ def run_limited(
     fd = source if isinstance(source, int) else source.fileno()
     code, text = _run(json.dumps({"path": search_path()} | request), limits, fd, target.fileno())
     answer: Any = None
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         answer = json.loads(text.rpartition("\n")[2])
     large = isinstance(answer, dict) and answer.get("large")
     if large or _size(target.fileno()) > output:

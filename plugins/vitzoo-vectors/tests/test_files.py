@@ -1,6 +1,8 @@
 """`vitzoo check-vectors` of files: its answers, exit codes and errors."""
 
+import io
 import json
+import pickle
 import socket
 import subprocess
 import sys
@@ -16,9 +18,9 @@ from safetensors.numpy import save_file
 
 import vitzoo
 from helpers import refuses, says
-from vitzoo.errors import InvalidOption
+from vitzoo.errors import InvalidOption, StoreError
 from vitzoo_vectors import check_vectors, write_sidecar
-from vitzoo_vectors.stores import MARKS, SECRETS, STORES
+from vitzoo_vectors.stores import MARKS, SECRETS, STORES, Points
 
 DIGITS = Path("docs/examples/digits")
 OTHER = f"vz1:other:{'a' * 26}:{'b' * 26}"
@@ -150,7 +152,7 @@ def test_vectors_of_several_row_groups_and_missing_ones(tmp_path, vectors, files
     parquet.write_table(table, path, row_group_size=3)
     found = check_vectors(path, "vit_digits", images=files)
     assert (found.answer, found.compared, found.vectors) == ("same vectors", 9, 10)
-    says(found.note, "1 images", "no finite vector")
+    says(found.note, "1 of 10 images", "no finite vector")
 
 
 def test_vectors_that_are_not_finite_or_have_no_length(tmp_path, vectors, files):
@@ -159,7 +161,7 @@ def test_vectors_that_are_not_finite_or_have_no_length(tmp_path, vectors, files)
     write(tmp_path / "a.npy", vectors, files, None)
     found = check_vectors(tmp_path / "a.npy", "vit_digits", images=files)
     assert (found.answer, found.compared, found.distance) == ("not told apart", 9, 2)
-    says(found.note, "2 of the vectors are farther than 0.3", "1 images")
+    says(found.note, "2 of the vectors are farther than 0.3", "1 of 10 images")
 
 
 def test_vectors_of_float16_are_not_told_apart(tmp_path, vectors, files):
@@ -251,7 +253,7 @@ def test_an_image_that_cannot_be_compared_changes_the_exit_code(run, tmp_path, v
         "check-vectors", tmp_path / "a.npy", "vit_digits", "--images", tmp_path / "photos"
     )
     assert (code, "same vectors" in out) == (1, True)
-    says(err, "1 images", files[3].name)
+    says(err, "1 of 10 images", files[3].name)
 
 
 def test_parts_of_a_folder_must_state_what_its_manifest_states(run, folder, tmp_path):
@@ -264,6 +266,96 @@ def test_parts_of_a_folder_must_state_what_its_manifest_states(run, folder, tmp_
         assert (code, out) == (1, "")
         says(err, first, "another identity")
         (copy / "part-000001.parquet").unlink(missing_ok=True)
+
+
+def test_a_damaged_manifest_is_named(run, folder, tmp_path):
+    for i, ranges in enumerate([[1], [{"x": 1}], [{"inputs": "a"}], [{"inputs": 1.5}], 5]):
+        (tmp_path / str(i)).mkdir()
+        copy = edit(folder, tmp_path / str(i), ranges=ranges)
+        code, out, err = run("check-vectors", copy)
+        assert (code, out) == (1, "")
+        says(err, "_manifest.json", "write it again")
+
+
+def test_deep_metadata_state_nothing(run, tmp_path, vectors, files):
+    for text in ("[" * 200_000, '{"a":' * 200_000):
+        write(tmp_path / "a.safetensors", vectors, files, {"vitzoo.identity": text})
+        code, _, err = run("check-vectors", tmp_path / "a.safetensors")
+        assert code == 1
+        says(err, "vz1:LABEL:NETWORK:NUMBERS")
+
+
+def test_what_is_stated_does_not_hide_other_vectors(tmp_path, vectors, files, identity):
+    changed = vectors.copy()
+    changed[:3] = -vectors[:3]
+    write(tmp_path / "a.parquet", changed, files, {"vitzoo.identity": identity})
+    found = check_vectors(tmp_path / "a.parquet", "vit_digits", images=files)
+    assert (found.answer, found.compared) == ("not told apart", 10)
+    says(found.note, "3 of the vectors")
+    other = f"{identity[:-26]}{'b' * 26}"
+    near = vectors.astype(np.float16).astype(np.float32)
+    write(tmp_path / "a.parquet", near, files, {"vitzoo.identity": other})
+    found = check_vectors(tmp_path / "a.parquet", "vit_digits", images=files)
+    assert found.answer == "same network, other numerics"
+
+
+def test_another_order_needs_all_vectors(tmp_path, vectors, files):
+    twice, order = [files[0], files[0], *files[1:]], np.arange(10)[::-1]
+    for i, file in enumerate(twice):
+        (tmp_path / "photos").mkdir(exist_ok=True)
+        (tmp_path / "photos" / f"{i:02}.png").write_bytes(file.read_bytes())
+    stored = np.concatenate([-vectors[:1], vectors])
+    np.save(tmp_path / "a.npy", stored)
+    found = check_vectors(tmp_path / "a.npy", "vit_digits", images=tmp_path / "photos")
+    assert found.answer == "not told apart"
+    (tmp_path / "photos" / "00.png").write_bytes(b"x")
+    np.save(tmp_path / "a.npy", np.concatenate([stored[:1], vectors[order]]))
+    found = check_vectors(tmp_path / "a.npy", "vit_digits", images=tmp_path / "photos")
+    assert (found.answer, found.compared, found.left_out) == ("same vectors", 10, 1)
+
+
+def test_a_network_that_fails_is_not_another_one(tmp_path, vectors, files, monkeypatch):
+    def fail(*_):
+        raise InvalidOption("the results depend on the position in a chunk")
+
+    write(tmp_path / "a.npy", vectors, files, None)
+    monkeypatch.setattr(vitzoo.Predictor, "rows", fail)
+    with refuses(InvalidOption, "position in a chunk"):
+        check_vectors(tmp_path / "a.npy", "vit_digits", images=files)
+
+
+def test_row_groups_without_vectors_and_ragged_vectors(tmp_path, vectors, files):
+    path, names = tmp_path / "a.parquet", list(map(str, files))
+    kind = pa.list_(pa.float32())
+    column = [None] * 5 + vectors.tolist()[5:]
+    parquet.write_table(
+        pa.table({"v": pa.array(column, kind), "file": names}), path, row_group_size=5
+    )
+    found = check_vectors(path, "vit_digits", images=files)
+    assert (found.answer, found.compared, found.left_out) == ("same vectors", 5, 5)
+    ragged = [[0.0] * 65] * 5 + [[0.0] * 63] * 5
+    parquet.write_table(pa.table({"v": pa.array(ragged, kind), "file": names}), path)
+    with refuses(StoreError, path, "65", "63"):
+        check_vectors(path, "vit_digits", images=files)
+
+
+def test_wrong_arguments_are_refused(tmp_path, vectors, files):
+    write(tmp_path / "a.npy", vectors, files, None)
+    for arguments, options in (
+        ([5], {}),
+        ([tmp_path / "a.npy", "vit_digits"], {"images": files, "rows": 0}),
+        ([tmp_path / "a.npy"], {"images": files}),
+        (["a" * 5000], {}),
+        (["a" * 5000 + ".npy"], {}),
+    ):
+        with pytest.raises(InvalidOption):
+            check_vectors(*arguments, **options)
+
+
+def test_points_of_qdrant_call_no_function():
+    with pytest.raises(pickle.UnpicklingError, match="no class of points"):
+        Points(io.BytesIO(pickle.dumps(print))).load()
+    assert Points(io.BytesIO(pickle.dumps([1, "a"]))).load() == [1, "a"]
 
 
 def test_missing_vectors_of_a_folder_are_counted(run, folder, tmp_path):
@@ -439,6 +531,12 @@ def test_a_missing_client_is_named_and_no_password_is_shown(
         "mysql://u:secret@h/d#t",
         "qdrant:http://u:secret@[h#c",
         "qdrant:http://u:secret@h:port#c",
+        "postgresql://u:secret#secret@h/d#t",
+        "postgresql://u:secret/secret@h/d#t",
+        "postgresql://u:secret@secret@h/d#t",
+        "postgresql:/u:secret@h/d#t",
+        "host=h password=secret dbname=d#t",
+        "qdrant:secret",
     ],
 )
 def test_a_wrong_address_shows_no_password(run, place):
@@ -455,6 +553,7 @@ def test_a_wrong_address_shows_no_password(run, place):
         ("chroma:https://u:pass%21@h:1/?token=mine#c", "chroma:https://h:1/#c"),
         ("lancedb:db://u:pass%21@h/?api_key=mine#c", "lancedb:db://h/#c"),
         ("postgresql://u:pass%21@h:1/d?password=mine#c", "postgresql://h:1/d#c"),
+        ("postgresql://u:pass%21@h:1/d?password=mine%zz#c", "postgresql://h:1/d#c"),
     ],
 )
 def test_a_client_that_fails_shows_no_password(run, monkeypatch, place, shown):

@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,9 @@ from numpy.typing import NDArray
 
 import vitzoo
 from vitzoo import cli
-from vitzoo.errors import IntegrityError, InvalidOption, printable
+from vitzoo.errors import IntegrityError, InvalidOption, printable, short_repr
 from vitzoo_vectors.files import read_file
-from vitzoo_vectors.stored import IDENTITY, KEYS, Request, Stored
+from vitzoo_vectors.stored import IDENTITY, KEYS, Request, Stored, check_identity
 from vitzoo_vectors.stores import address_of, read_store
 
 ROWS = 1000
@@ -74,39 +73,46 @@ def check_vectors(
         place: file, folder of `vitzoo embed`, or address of a collection, as in docs/vectors.md.
         model: the network, as for `vitzoo.identity`. None: only the stored identity is read.
         output: the output of the network that is stored.
-        images: files of the stored vectors, or folders of them: the vectors are compared with those
-            of the images, whatever is stated.
+        images: files of the stored vectors, or folders of them, whose vectors are compared with the
+            stored ones, unless another network is stated. They need a model.
         column: name of the column, tensor or vector; by default `output`, or the only one.
         rows: how many vectors are compared, evenly spread over those of the images; None: all.
         normalised: whether the identity is of vectors that were divided by their length.
         options: of `vitzoo.Predictor`, such as `weights`.
 
     Raises:
+        InvalidOption: a value is not possible.
         VitzooError: the place cannot be read, or the network cannot be created.
     """
-    place, columns = os.fspath(place), [column] if column else [output, "vector", "embedding"]
-    images = (images,) if isinstance(images, str | os.PathLike) else images
-    paths = cli.image_files(map(Path, images)).paths if images else ()
-    address = address_of(place)
-    read = partial(read_store, address) if address else partial(read_file, Path(place))
-    stated = read(Request(columns))
-    entry, note = _identity(stated, output)
-    found = Checked(str(address or place), NOT_STATED, entry, vectors=stated.count, note=note)
+    if not isinstance(place, str | os.PathLike) or (rows is not None and rows < 1):
+        raise InvalidOption(
+            f"place must be text or a path, and rows a positive number or None, got "
+            f"{short_repr(place)} and {short_repr(rows)}"
+        )
+    images = [images] if isinstance(images, str | os.PathLike) else [*images]
+    if images and model is None:
+        raise InvalidOption("images (--images) are compared with a network; name MODEL, too")
+    paths = [*dict.fromkeys(cli.image_files(map(Path, images)).paths)] if images else []
+    columns = [column] if column else [output, "vector", "embedding"]
+    request = Request(columns, [path.as_posix() for path in paths], rows or 2**62)
+    address = address_of(os.fspath(place))
+    read = read_store(address, request) if address else read_file(Path(place), request)
+    entry, note = _identity(read, output)
+    shown = str(address or place)
+    found = Checked(shown, NOT_STATED, entry, vectors=read.count, note=note)
     if model is None:
         return replace(found, answer=STATED) if entry else found
     predictor = vitzoo.Predictor(model, outputs=output, **options)
     found = replace(found, now=vitzoo.identity(predictor, output, normalised=normalised))
     if entry:
-        found = _stated(found, stated, predictor, output)
+        found = _stated(found, read, predictor, output)
     elif not paths:
         return replace(found, note=f"{note}; --images compares vectors")
     if not paths or found.answer == ANOTHER:
         return found
-    stored = read(Request(columns, [path.as_posix() for path in paths], rows or 2**62))
-    compared = _compared(found, stored, predictor, output, paths)
-    if entry and compared.answer != ANOTHER:
-        return replace(compared, answer=found.answer)
-    return compared
+    compared = _compared(found, read, predictor, output, paths)
+    near = (compared.distance or 0) <= (FAR if found.answer == SAME_NETWORK else NEAR)
+    return replace(compared, answer=found.answer) if entry and near else compared
 
 
 def _stated(found: Checked, stated: Stored, predictor: Any, output: str) -> Checked:
@@ -131,14 +137,14 @@ def _stated(found: Checked, stated: Stored, predictor: Any, output: str) -> Chec
 def _identity(read: Stored, output: str) -> tuple[str, str]:
     """Return the identity that is stored for an output, and what to note of it."""
     entry: Any = read.metadata.get(IDENTITY)
-    if isinstance(entry, str) and entry.startswith("{"):  # of a Parquet file of `embed`
+    if isinstance(entry, str) and entry.lstrip().startswith("{"):  # of a Parquet file of `embed`
         with suppress(ValueError, RecursionError):
             entry = json.loads(entry)
     entry = entry.get(output) if isinstance(entry, Mapping) else entry
     if entry is None:
         return "", read.note or f"the metadata have no {IDENTITY} of the output {output!r}"
     try:
-        vitzoo.require_identity(entry, entry)
+        check_identity(entry)
     except InvalidOption as error:
         return "", str(error)
     return str(entry), read.note
@@ -161,12 +167,14 @@ def _compared(
     ordered = not read.named and len(paths) == read.count <= MOST_SORTED
     try:
         every, same_set = _measured(read.vectors, predictor.rows(paths), output, ordered=ordered)
-    except ValueError as error:
+    except _OtherWidthError as error:
         return replace(found, answer=ANOTHER, note="; ".join([*notes, str(error)]))
     if left := [path for path, one in zip(paths, every, strict=True) if not np.isfinite(one)]:
-        count, first = len(left), printable(left[0])
-        notes.append(f"{count} images cannot be read, or have no finite vector, such as {first}")
-    distances = np.zeros(len(paths)) if same_set else every[np.isfinite(every)]
+        notes.append(
+            f"{len(left)} of {len(paths)} images cannot be read, or have no finite vector, such as "
+            f"{printable(left[0])}"
+        )
+    distances = every[np.isfinite(every)]
     found = replace(found, compared=len(distances), left_out=len(left))
     if not len(distances):
         return replace(found, note="; ".join(notes))
@@ -183,6 +191,10 @@ def _compared(
     return replace(found, answer=answer, distance=float(distances.max()), note="; ".join(notes))
 
 
+class _OtherWidthError(Exception):
+    pass
+
+
 def _measured(
     stored: NDArray[Any], rows: Iterable[Any], output: str, *, ordered: bool
 ) -> tuple[NDArray[np.float64], bool]:
@@ -195,23 +207,29 @@ def _measured(
         ordered: whether to look for another order.
 
     Raises:
-        ValueError: the vectors of the network have another length.
+        _OtherWidthError: the vectors of the network have another length.
     """
     distances, units = [], []
     for vector, row in zip(stored, rows, strict=True):
         new = np.full_like(vector, np.nan) if row.error else row.outputs[output].ravel()
         if new.shape != vector.shape:
-            raise ValueError(
+            raise _OtherWidthError(
                 f"a stored vector has {len(vector)} numbers, {output!r} of the network has "
                 f"{len(new)}; --output and --column name others"
             )
         distances.append(np.linalg.norm(_unit(vector) - _unit(new)))
         units += [_unit(new)] if ordered else []
     found = np.array(distances)
-    if not ordered or not found.max() > FAR:  # also if one is NaN
+    good = np.isfinite(found)
+    if not ordered or not good.any() or found[good].max() <= FAR:
         return found, False
-    cosines = np.array(units) @ np.array([*map(_unit, stored)]).T
-    return found, bool(np.sqrt(np.maximum(2 - 2 * cosines.max(axis=1), 0)).max() <= NEAR)
+    one, two = np.array(units)[good], np.array([*map(_unit, stored)])
+    squares = np.maximum(2 - 2 * (one @ two.T), 0)
+    nearest = np.sqrt(squares.min(axis=1))
+    same = nearest.max() <= NEAR and (squares.min(axis=0) <= NEAR**2).sum() >= good.sum()
+    if same:
+        found[good] = nearest
+    return found, bool(same)
 
 
 def _unit(vector: NDArray[Any]) -> NDArray[np.float64]:

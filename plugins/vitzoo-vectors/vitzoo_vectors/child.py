@@ -15,7 +15,7 @@ from vitzoo_vectors.stored import IDENTITY, Places, Request, Stored, array_of, c
 def parquet(paths: Sequence[str], request: Request) -> Stored:
     """Read a column of vectors."""
     from pyarrow import Table
-    from pyarrow.dataset import dataset
+    from pyarrow.dataset import dataset, field
     from pyarrow.parquet import read_schema
 
     data = dataset(list(paths), format="parquet")
@@ -30,11 +30,12 @@ def parquet(paths: Sequence[str], request: Request) -> Stored:
 
     def take(places: Places) -> Iterable[NDArray[Any]]:
         some = {"columns": [column]}
+        first = data.filter(field(column).is_valid()).head(1, **some)[0].to_pylist()
+        width = len(first[0]) if first else 0
         if len(places) < count:
-            return [array_of(data.take(places, **some)[0])]
-        return (
-            array_of(Table.from_batches([one])[0]) for one in data.to_batches(**some) if len(one)
-        )
+            return [array_of(data.take(places, **some)[0], width)]
+        batches = (Table.from_batches([one])[0] for one in data.to_batches(**some) if len(one))
+        return (array_of(batch, width) for batch in batches)
 
     count = data.count_rows()
     return request.read(metadata, count, names, take)

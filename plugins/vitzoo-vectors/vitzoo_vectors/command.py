@@ -49,8 +49,8 @@ def check_vectors_command(
     QDRANT_API_KEY and PGPASSWORD may have the password. --images compares the vectors with those of
     their images, by the names that are stored, or else in the order of the paths.
 
-    Exit codes: 0 same network, or an identity without MODEL, 1 not stated, not told apart or
-    damaged, 2 wrong usage, 3 another network, 4 no connection.
+    Exit codes: 0 same network, or an identity without MODEL, 1 not stated, not told apart, damaged,
+    or an image cannot be read, 2 wrong usage, 3 another network, 4 no connection.
 
     \b
     Examples:

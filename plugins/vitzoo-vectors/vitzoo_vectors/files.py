@@ -18,10 +18,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import vitzoo
 from vitzoo.cli import run_limited
 from vitzoo.errors import InvalidOption, StoreError, printable, short_repr
-from vitzoo_vectors.stored import CANARY, IDENTITY, Places, Request, Stored, choose, need
+from vitzoo_vectors.stored import (
+    CANARY,
+    IDENTITY,
+    Places,
+    Request,
+    Stored,
+    check_identity,
+    choose,
+    need,
+)
 
 MANIFEST, MOST = "_manifest.json", 2**24  # bytes of JSON
 MEMORY, OUTPUT = 2**32, 2**30  # bytes, beside some times the size of the files
@@ -37,11 +45,12 @@ def read_file(path: Path, request: Request) -> Stored:
         StoreError: it is damaged.
         MissingDependency: a package is not installed.
     """
-    if (manifest := path / MANIFEST).exists():
+    if os.path.exists(manifest := path / MANIFEST):  # noqa: PTH110  # False for a long name
         return _folder(manifest, request)
-    if not path.is_file() or path.suffix not in KINDS:
-        there = f"it is a folder without {MANIFEST}" if path.is_dir() else "it is no such file"
-        there = there if path.exists() else "there is none"
+    if not os.path.isfile(path) or path.suffix not in KINDS:  # noqa: PTH113
+        there = "it is no such file" if os.path.exists(path) else "there is none"  # noqa: PTH110
+        if os.path.isdir(path):  # noqa: PTH112
+            there = f"it is a folder without {MANIFEST}"
         raise InvalidOption(
             f"PLACE must be a folder of vitzoo embed, a file ({', '.join(KINDS)}, .lance) or an "
             f"address such as qdrant:FOLDER#COLLECTION, got {printable(path)}: {there}; correct it"
@@ -69,8 +78,13 @@ def _folder(manifest: Path, request: Request) -> Stored:
             "a backup, or write it again"
         )
     ranges = stated.get("ranges")
-    total = sum(one["inputs"] for one in ranges) if isinstance(ranges, list) else found.count
-    left = total - found.count
+    counts = [_table(one).get("inputs") for one in ranges] if isinstance(ranges, list) else []
+    numbers = [count for count in counts if type(count) is int and count >= 0]
+    if not numbers or len(numbers) < len(counts):
+        raise StoreError(
+            f"cannot read {printable(manifest)}: ranges state no inputs; write it again"
+        )
+    total, left = sum(numbers), sum(numbers) - found.count
     note = f"{left} of {total} vectors of the folder are missing" if left else ""
     canary = _table(stated.get("canary"))
     return replace(found, metadata={IDENTITY: identity}, canary=canary, note=note)
@@ -94,7 +108,7 @@ def write_sidecar(
     Raises:
         InvalidOption: it is no identity, or there is no such file.
     """
-    vitzoo.require_identity(identity, identity)
+    check_identity(identity)
     if not Path(path).is_file():
         raise InvalidOption(f"there is no file {printable(path)}; write the vectors first")
     data = {"sha256": _sha256(Path(path)), IDENTITY: identity, CANARY: canary or {}}
@@ -134,7 +148,7 @@ def _safetensors(path: Path, request: Request) -> Stored:
         parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
         floats = {n: p for n, p in parts.items() if p.get_dtype() in FLOATS}
         tables = [name for name, part in floats.items() if len(part.get_shape()) == 2]
-        name = choose(tables, request.columns)
+        name = choose(tables, request.columns if request.of_vectors else tables[:1] or [""])
         metadata, count = file.metadata() or {}, parts[name].get_shape()[0]
 
         def take(places: Places) -> NDArray[Any]:
@@ -170,7 +184,7 @@ def _in_child(kind: str, paths: Sequence[Path], request: Request) -> Stored:
         target.seek(0)
         metadata, count, images, named = json.loads(target.readline())
         vectors = np.frombuffer(target.read(), "<f4").reshape(len(images), -1 if images else 0)
-    if any(image not in range(len(request.images)) for image in images):
+    if any(type(image) is not int or image not in range(len(request.images)) for image in images):
         raise ValueError(f"it states other images, {short_repr(images)}")
     return Stored(_table(metadata), int(count), vectors, images, named=bool(named))
 

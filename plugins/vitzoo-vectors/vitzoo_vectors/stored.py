@@ -5,14 +5,17 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitzoo.errors import InvalidOption, MissingDependency, printable
+import vitzoo
+from vitzoo.errors import IntegrityError, InvalidOption, MissingDependency, printable
 
+ANY = f"vz1:any:{'a' * 26}:{'a' * 26}"
 IDENTITY, CANARY = "vitzoo.identity", "vitzoo.canary"  # of metadata
 KEYS = ("key", "path", "file", "filename", "id")  # columns that name the image of a vector
 Places = NDArray[np.int64]
@@ -121,6 +124,12 @@ def _first(ends: Mapping[str, int | None], name: str) -> tuple[int, int]:
     return next(((number, length) for number, length in found if number is not None), (-1, 0))
 
 
+def check_identity(entry: object) -> None:
+    """Raise InvalidOption unless a value is the text of an identity."""
+    with suppress(IntegrityError):  # of another network
+        vitzoo.require_identity(str(entry) if isinstance(entry, str) else repr(entry), ANY)
+
+
 def need(module: str, distribution: str, place: str) -> None:
     """Raise MissingDependency unless a module can be imported; nothing is imported."""
     if importlib.util.find_spec(module) is None:
@@ -161,13 +170,30 @@ def columns(schema: Any, wanted: Sequence[str]) -> tuple[str, list[str]]:
     return column, [name for name in KEYS if name in schema.names][:1]
 
 
-def array_of(column: Any) -> NDArray[np.float32]:
-    """Return the vectors of an Arrow column as (n, d), missing ones as NaN."""
+def array_of(column: Any, width: int = 0) -> NDArray[np.float32]:
+    """Return the vectors of an Arrow column as (n, d), missing ones as NaN.
+
+    Args:
+        column: of lists.
+        width: d, if all are missing.
+
+    Raises:
+        ValueError: they have several lengths.
+    """
+    from pyarrow import compute
+
     there = column.is_valid().to_numpy()
+    width = getattr(column.type, "list_size", width)
+    if there.any():
+        lengths = compute.min_max(compute.list_value_length(column))
+        width = lengths["min"].as_py()
+        if lengths["max"].as_py() != width:
+            raise ValueError(f"its vectors have {width} and {lengths['max']} numbers")
     flat = [one.flatten().to_numpy(zero_copy_only=False) for one in column.drop_null().chunks]
-    vectors = np.concatenate(flat, dtype=np.float32).reshape(there.sum(), -1)
+    empty = np.zeros(0, np.float32)
+    vectors = np.concatenate([empty, *flat], dtype=np.float32).reshape(there.sum(), width)
     if there.all():
         return vectors
-    found = np.full((len(there), vectors.shape[1]), np.nan, np.float32)
+    found = np.full((len(there), width), np.nan, np.float32)
     found[there] = vectors
     return found

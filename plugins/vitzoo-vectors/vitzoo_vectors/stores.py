@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import pickle  # for `Points`
 import re
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
+from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import patch
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import numpy as np
@@ -40,6 +44,7 @@ SECONDS = 10  # to connect
 OFFLINE = ("VITZOO_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 SECRETS = ("PGPASSWORD", "QDRANT_API_KEY", "LANCEDB_API_KEY", "CHROMA_API_KEY")
 YES = ("1", "on", "yes", "true")
+LIKE = re.compile(r"(qdrant|chroma|lancedb|postgres(ql)?):|.*password=")  # may have a password
 FORM = re.compile(r"(?:(qdrant|chroma|lancedb):([^#]+)|(postgres(?:ql)?://[^#]*))#(.+)", re.DOTALL)
 BATCH = 1000  # points in a request
 MARKS = {"qdrant": "meta.json", "chroma": "chroma.sqlite3"}  # clients make folders without them
@@ -79,7 +84,9 @@ class Address(NamedTuple):
     def hide(self, text: str) -> str:
         """Return a text without passwords and query."""
         parts = urlsplit(self.where)
-        secrets = [parts.query, *dict(parse_qsl(parts.query)).values(), parts.password, self.key]
+        raw = [pair.partition("=")[2] for pair in parts.query.split("&")]
+        decoded = dict(parse_qsl(parts.query)).values()
+        secrets = [parts.query, *raw, *decoded, parts.password, self.key]
         for one in filter(None, [*secrets, *map(os.environ.get, SECRETS)]):
             text = text.replace(one, "***")
         return printable(text)
@@ -92,17 +99,23 @@ def address_of(place: str) -> Address | None:
         InvalidOption: it is a wrong address, of which no more is shown than its start.
     """
     match, path = FORM.fullmatch(place), Path(place)
-    try:
-        if match and (urlsplit(match[2] or match[3]).port or True):
+    with suppress(ValueError):
+        if match and _is_plain(match[2] or match[3], match[4]):
             return Address(match[1] or "postgresql", match[2] or match[3], match[4])
-    except ValueError:
-        match = None
-    if "://" in place:
+    if "://" in place or LIKE.match(place):
         raise InvalidOption(
             "an address must be STORE:ADDRESS#COLLECTION, such as qdrant:http://localhost:6333#a, "
-            f"or postgresql://USER@HOST/DATABASE#TABLE; got {printable(place.partition('//')[0])}//"
+            "or postgresql://USER@HOST/DATABASE#TABLE, where a password has %23, %2F and %40 for "
+            f"#, / and @; got {printable(re.split('[:=]', place)[0])}:"
         )
     return Address("lancedb", str(path.parent), path.stem) if path.suffix == ".lance" else None
+
+
+def _is_plain(where: str, collection: str) -> bool:
+    """Tell whether no part of a password is outside its place; raise ValueError for a bad port."""
+    parts = urlsplit(where)
+    outside = parts.netloc.rpartition("@")[0] + parts.path + collection if "://" in where else ""
+    return "@" not in outside and (parts.port or 0) >= 0
 
 
 def read_store(address: Address, request: Request) -> Stored:
@@ -133,6 +146,10 @@ def read_store(address: Address, request: Request) -> Stored:
         raise
     except Exception as error:  # noqa: BLE001  # of any client; its text may have a password
         told = address.hide(f"{type(error).__name__}: {error}")[:500]
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # of the Rust code of Chroma
+            raise
+        told = "its client ended with a panic"
     if not address.remote:
         raise StoreError(f"cannot read {address}: {told}; check the folder, or close other clients")
     raise TransferError(f"cannot read {address}: {told}; check the address, the server and the key")
@@ -142,6 +159,18 @@ def _known(address: Address, names: Sequence[str]) -> None:
     if address.collection not in names:
         listed = ", ".join(sorted(map(printable, names))[:20]) or "no collection"
         raise InvalidOption(f"there is no collection {address}; the store has {listed}")
+
+
+class Points(pickle.Unpickler):
+    """Reads the points in a folder of Qdrant, whose client would call any function in them."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a class of points; refuse everything else."""
+        if module.startswith("qdrant_client.http.models.") and "." not in name:
+            found = super().find_class(module, name)
+            if isinstance(found, type) and found.__module__ == module:
+                return found
+        raise pickle.UnpicklingError(f"{module}.{name} is no class of points")
 
 
 def _by_ids(
@@ -157,12 +186,17 @@ def _by_ids(
 
 def _qdrant(address: Address, request: Request) -> Stored:
     from qdrant_client import QdrantClient
+    from qdrant_client.local import persistence
 
     at: dict[str, Any] = {"path": address.where}
     if address.remote:
         at = {"url": address.plain, "api_key": address.key, "timeout": SECONDS}
     ids: list[Any] = []
-    with closing(QdrantClient(**at, check_compatibility=False)) as client:
+    loads = SimpleNamespace(loads=lambda data: Points(BytesIO(data)).load(), dumps=pickle.dumps)
+    with (
+        patch.object(persistence, "pickle", loads),
+        closing(QdrantClient(**at, check_compatibility=False)) as client,
+    ):
         _known(address, [one.name for one in client.get_collections().collections])
 
         def names() -> list[str]:
@@ -178,15 +212,16 @@ def _qdrant(address: Address, request: Request) -> Stored:
         def fetch(some: list[Any]) -> Iterable[tuple[Any, Any]]:
             for point in client.retrieve(address.collection, some, False, True):
                 vector: Any = point.vector
-                if isinstance(vector, dict):
-                    vector = vector[choose(vector, request.columns)]
+                vector = vector.get(column) if isinstance(vector, dict) else vector
+                if vector is None:
+                    raise StoreError(f"the point {point.id} has no vector {column}; add it")
                 yield point.id, vector
 
         config = client.get_collection(address.collection).config
-        if isinstance(config.params.vectors, dict):
-            if request.of_vectors:
-                choose(config.params.vectors, request.columns)
-        else:
+        column, several = "", isinstance(config.params.vectors, dict)
+        if several and request.of_vectors:
+            column = choose(config.params.vectors, request.columns)
+        elif not several:
             request.refuse_column()
         metadata = config.metadata or {}
         count = client.count(address.collection).count

@@ -85,9 +85,10 @@ def export_command(
         f"{', '.join(map(str, done.batches))} images, differs from the network by at most "
         f"{done.difference:.0e} (relative to the larger of 1 and the largest element)"
     )
-    if done.canary is not None:
+    if done.identity:
         network = done.identity.rpartition(":")[0]  # as on any machine; JSON has all of it
-        say(f"network {network}; distance of the file to its canary {done.canary:.0e}")
+        far = f"; distance of the file to its canary {done.canary:.0e}"
+        say(f"network {network}{far if done.canary is not None else ''}")
     if done.speed is not None:
         advice = "recommended here" if done.speed > 1 else "not recommended: export without --int8"
         say(

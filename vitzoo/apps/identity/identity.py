@@ -175,7 +175,7 @@ def stored_identity(metadata: Mapping[Any, Any] | str | bytes, output: str = "po
                 f"the metadata have no {KEY!r}, only {short_repr(sorted(map(str, metadata)))}; "
                 "store vitzoo.identity(model) there when you write vectors"
             )
-    with suppress(ValueError):  # not JSON
+    with suppress(ValueError, RecursionError):  # not JSON
         table = json.loads(entry) if isinstance(entry, str | bytes) else entry
         entry = table.get(output, f"no {output}") if isinstance(table, Mapping) else entry
     return Identity.parse(entry)
