@@ -357,5 +357,14 @@ def test_vectors_of_another_network_are_refused():
         identity(vitzoo.Predictor(model), chunk=1)
     with refuses(UnknownOption, "'normalized'", "'normalised'"):
         require_identity(text, model, normalized=True)
+    predictor = vitzoo.Predictor(NAME)
+    with refuses(UnknownOption, "blocks.99", "no output"):
+        identity(predictor, "blocks.99")
+    with refuses(InvalidOption, "output must be text", "['pooled']"):
+        identity(predictor, ["pooled"])
+    with refuses(InvalidOption, "output must be text", "5"):
+        require_identity(identity(predictor), predictor, 5)
+    with refuses(InvalidOption, "normalised must be a boolean", "1"):
+        identity(predictor, normalised=1)
     with refuses(InvalidOption, "labels", "output='logits'"):
         identities(vitzoo.Predictor(NAME), ["labels"])

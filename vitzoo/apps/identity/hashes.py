@@ -20,7 +20,7 @@ from vitzoo.apps.identity.canonical import (
 from vitzoo.apps.identity.identity import OTHER, Identity
 from vitzoo.apps.predict.fingerprint import changes, describe_parts, describe_tensors, versions
 from vitzoo.apps.predict.on_cuda import settings_on
-from vitzoo.apps.predict.outputs import LABELS, LOGITS, POOLED
+from vitzoo.apps.predict.outputs import LABELS, LOGITS, POOLED, Outputs
 from vitzoo.apps.predict.predictor import Predictor
 from vitzoo.errors import InvalidOption, VitzooError
 from vitzoo.network.wrappers import network_of
@@ -48,7 +48,15 @@ def identities(
         normalised: whether the vectors are stored divided by their length.
         precision: of an exported file, if its numbers are those of another network: `int8`.
         runtime: kind of an exported file, such as `onnx`, which has other numerics.
+
+    Raises:
+        InvalidOption: an output is `labels`.
+        UnknownOption: the model has no such output.
     """
+    names = tuple(outputs)
+    if LABELS in names:
+        raise InvalidOption("the output 'labels' gives no vectors; pass output='logits'")
+    Outputs(predictor.model, names)  # raises UnknownOption
     spec: Any = network_of(predictor.model).spec
     every = changes(predictor.model)
     numerics = [text for text in every if text.endswith(NUMERICS)]
@@ -66,9 +74,7 @@ def identities(
     same_size = tuple(predictor.transform.image_size) == spec.image_size
     one_size = same_size and predictor.native_size is None
     found = {}
-    for output in outputs:
-        if output == LABELS:
-            raise InvalidOption("the output 'labels' gives no vectors; pass output='logits'")
+    for output in names:
         whole = output == LOGITS or own_builder(spec)
         network = Network(
             tensors=tensors if whole else without_head(tensors),

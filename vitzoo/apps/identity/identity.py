@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from vitzoo.errors import IntegrityError, InvalidOption, short_repr
-from vitzoo.keywords import check_keywords
+from vitzoo.keywords import check_keywords, check_types
 
 if TYPE_CHECKING:
     import torch
@@ -105,15 +105,14 @@ def identity(
     from vitzoo.apps.identity.hashes import identities
     from vitzoo.apps.predict.predictor import Predictor
 
+    check_types("identity", output=(output, "text"), normalised=(normalised, "a boolean"))
     given: dict[str, Any] = {"weights": weights, "dtype": dtype, "device": device}
     given |= {"chunk": chunk, "native_size": native_size}
     options = {name: value for name, value in given.items() if value is not None}
     if not isinstance(model, Predictor):
         model = Predictor(model, outputs=output, **options)
     elif options:
-        raise InvalidOption(
-            f"the Predictor has its own {', '.join(options)}; pass them to Predictor"
-        )
+        raise InvalidOption(f"a Predictor states its {', '.join(options)}; pass them to Predictor")
     return identities(model, [output], normalised=normalised)[output]
 
 
@@ -144,6 +143,7 @@ def require_identity(
     >>> require_identity({"vitzoo.identity": text}, text)
     'same network, same numbers'
     """
+    check_types("require_identity", output=(output, "text"))
     stored = stored_identity(metadata, output)
     text = isinstance(model, str) and FORM.fullmatch(model)
     now = Identity.parse(model if text else identity(model, output, **options))
