@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -141,6 +142,11 @@ def test_a_file_states_the_weights_before_fine_tuning(tmp_path):
         says(str(report), report.made_from, report.made_from_sha256[:12])
         again = vitzoo.create(vitzoo.save(vitzoo.create(path), tmp_path / "again.safetensors"))
         assert again.load_report.made_from == name
+    for text in ("acme/vit:base_v1", "a file of the Hub"):  # as a file may state them
+        stated = dataclasses.replace(again.load_report, made_from=text)
+        again.load_report = stated
+        twice = vitzoo.create(vitzoo.save(again, tmp_path / "twice.safetensors"))
+        assert twice.load_report.made_from == text
     with refuses(InvalidOption, "made_from", "'x'", "load_report"):
         vitzoo.save(model, path, made_from="x")
 

@@ -108,10 +108,10 @@ def _before(given: LoadReport | None, own: LoadReport | None, zoo: Registry) -> 
         source, sha256 = given.source, given.sha256
     else:
         source, sha256 = (own.made_from, own.made_from_sha256) if own is not None else ("", "")
-    if not sha256:
-        return None
+    if not sha256 or source == str(Trunk(sha256)):  # stated without a name
+        return Trunk(sha256) if sha256 else None
     name, weights = parts_of_name(source)
-    registered = False
+    registered = given is None and bool(weights)  # perhaps of a plugin that is not installed
     with suppress(VitzooError):
         registered = any(row.name == weights for row in zoo.variant(name).weights)
     if registered or on_hub(source):
