@@ -108,6 +108,8 @@ def reported(model: Model, output: str = POOLED, **file: Any) -> tuple[str, Pred
     """
     try:
         own = model if isinstance(model, Predictor) else Predictor(model, outputs=output, chunk=1)
+        if getattr(network_of(own.model), "preprocessing", None) is None:
+            return "", None
         return identities(own, [output], **file)[output], own
     except VitzooError:
         return "", None
