@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from vitzoo.errors import ExitCode, InvalidOption, VitzooError
 from vitzoo.files.platform.processes import (
@@ -47,8 +47,8 @@ OUT_OF_MEMORY = ("allocate memory", "bad_alloc", "Cannot allocate", "not enough 
 def run_limited(
     function: str,
     *arguments: object,
-    source: int | BinaryIO,
-    target: BinaryIO,
+    source: int | IO[bytes],
+    target: IO[bytes],
     memory: int,
     seconds: int,
     output: int,
