@@ -347,6 +347,7 @@ def test_wrong_arguments_are_refused(tmp_path, vectors, files):
         ([tmp_path / "a.npy"], {"images": files}),
         (["a" * 5000], {}),
         (["a" * 5000 + ".npy"], {}),
+        (["qdrant:" + "a" * 5000 + "#c"], {}),
     ):
         with pytest.raises(InvalidOption):
             check_vectors(*arguments, **options)

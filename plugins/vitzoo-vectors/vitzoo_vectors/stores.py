@@ -131,7 +131,8 @@ def read_store(address: Address, request: Request) -> Stored:
     read, module, distribution = STORES[address.store]
     if address.remote and any(os.environ.get(n, "").strip().lower() in YES for n in OFFLINE):
         raise Offline(f"{address} is not read offline; unset {', '.join(OFFLINE)}")
-    if not address.remote and not Path(address.where, MARKS.get(address.store, "")).exists():
+    marked = Path(address.where, MARKS.get(address.store, ""))
+    if not address.remote and not os.path.exists(marked):  # noqa: PTH110  # False for a long name
         where = printable(address.where.rpartition("@")[2])
         raise InvalidOption(
             f"there is no folder {where} of {address.store}; correct PLACE, or write http:// "
