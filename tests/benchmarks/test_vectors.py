@@ -27,16 +27,17 @@ READERS = {
 }
 
 
-def write(path, vectors, keys):
+def write(path, vectors, keys, stated):
     if path.suffix == ".npy":
         np.save(path, vectors)
-        write_sidecar(path, IDENTITY)
+        if stated:
+            write_sidecar(path, IDENTITY)
     elif path.suffix == ".safetensors":
         save_file({"pooled": vectors}, path, {"vitzoo.identity": IDENTITY})
     else:
         column = pa.FixedSizeListArray.from_arrays(vectors.ravel(), vectors.shape[1])
         table = pa.table({"key": keys, "pooled": column})
-        table = table.replace_schema_metadata({"vitzoo.identity": IDENTITY})
+        table = table.replace_schema_metadata({"vitzoo.identity": IDENTITY} if stated else {})
         parquet.write_table(table, path, row_group_size=4096, use_dictionary=False)
 
 
@@ -44,7 +45,7 @@ def write(path, vectors, keys):
 def file(request, tmp_path):
     path = tmp_path / f"a{request.param}"
     vectors = np.random.default_rng(0).standard_normal((COUNT, WIDTH), np.float32)
-    write(path, vectors, [f"{i:06}.png" for i in range(COUNT)])
+    write(path, vectors, [f"{i:06}.png" for i in range(COUNT)], stated=True)
     yield path
     path.unlink()
 
@@ -80,24 +81,25 @@ def test_a_check_of_what_is_stated_takes_a_second_as_a_process(compare, file):
     compare.record(title, "a new process", result.median("vitzoo"), at_most=1, unit="s")
 
 
-def test_a_full_check_computes_images_and_reads_vectors(compare, tmp_path):
-    images = [tmp_path / f"{i:04}.png" for i in range(1000)]
+@pytest.mark.parametrize(("suffix", "count"), [(".npy", 1000), (".parquet", 10_000)])
+def test_a_full_check_computes_images_and_reads_vectors(compare, tmp_path, suffix, count):
+    images = [tmp_path / f"{i:04}.png" for i in range(count)]
     digits = sorted(DIGITS.glob("*.png"))
     for i, image in enumerate(images):
         image.write_bytes(digits[i % len(digits)].read_bytes())
-    file = tmp_path / "a.npy"
-    np.save(
-        file, np.stack([row.outputs["pooled"] for row in vitzoo.Predictor("vit_digits")(images)])
-    )
+    file = tmp_path / f"a{suffix}"
+    rows = vitzoo.Predictor("vit_digits")(images)
+    vectors = np.stack([row.outputs["pooled"] for row in rows])
+    write(file, vectors, [*map(str, images)], stated=False)
 
     def alone():
         predictor = vitzoo.Predictor("vit_digits", outputs="pooled")
-        return np.load(file), [row.outputs["pooled"] for row in predictor.rows(images)]
+        return READERS[suffix](file), [row.outputs["pooled"] for row in predictor.rows(images)]
 
     def check():
         return check_vectors(file, "vit_digits", images=images, rows=None)
 
     assert check().compared == len(images)
-    title = "check 1,000 vectors with their images, vit_digits"
+    title = f"check {count:,} vectors of a {suffix[1:]} file with their images, vit_digits"
     result = compare(title, {"vitzoo": check, "vectors and images alone": alone})
     result.check("vectors and images alone", at_least=1 / 1.2)

@@ -57,6 +57,7 @@ def test_a_function_reads_and_writes_without_tokens(call):
     [
         ("usage", InvalidOption, ("wrong; fix it",)),
         ("wrong", VitzooError, ("KeyError", "'a'")),
+        ("misspelled", VitzooError, ("untrusted", "no attribute 'misspelled'")),
         ("large", VitzooError, ("1024 MiB of memory",)),
         ("ended", VitzooError, ("SIGABRT",)),
         ("talks", VitzooError, ("exit code 0",)),

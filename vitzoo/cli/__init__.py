@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from vitzoo.network.device import choose_device as choose_device
     from vitzoo.plugin.limited import run_limited as run_limited
     from vitzoo.progress import bar as progress_bar
+    from vitzoo.settings import offline as offline
 
 __all__ = [  # `__getattr__` has them
     "PATH",
@@ -36,6 +37,7 @@ __all__ = [  # `__getattr__` has them
     "force_option",
     "image_files",
     "json_option",
+    "offline",
     "print_rows",
     "progress_bar",
     "run_limited",
@@ -49,6 +51,7 @@ _PLACES = {  # of those that are not in `cli.options`, or have another name in v
     "choose_device": ("network.device", "choose_device"),
     "complete_names": ("cli.completion", "complete_names"),
     "image_files": ("cli.images", "image_files"),
+    "offline": ("settings", "offline"),
     "print_rows": ("cli.output", "print_rows"),
     "progress_bar": ("progress", "bar"),
     "run_limited": ("plugin.limited", "run_limited"),

@@ -138,11 +138,11 @@ def main(source: int, target: int, answers: int) -> None:
     """
     request = json.loads(sys.argv[1])
     module, _, name = request["function"].partition(":")
-    function = getattr(import_module(module), name)
     limits = request["limits"]
-    limit(limits["memory"], limits["seconds"], limits["output"])
     answer: dict[str, Any]
     try:
+        function = getattr(import_module(module), name)
+        limit(limits["memory"], limits["seconds"], limits["output"])
         with os.fdopen(source, "rb") as file, os.fdopen(target, "wb") as written:
             file.seek(0)
             written.seek(0)

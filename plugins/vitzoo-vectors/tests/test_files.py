@@ -99,6 +99,21 @@ def test_a_folder_of_embed_is_of_its_network(run, folder, tmp_path, identity):
     says(err, "vitzoo.identity", "'pooled'", "--images")
 
 
+def test_the_text_of_an_identity_stands_for_the_network(run, folder, identity):
+    for text, answer in (
+        (identity, "same network, same numbers"),
+        (f"{identity[:-26]}{'b' * 26}", "same network, other numerics"),
+        (OTHER, "another network"),
+    ):
+        found = check_vectors(folder, text)
+        assert (found.answer, found.now, found.stored) == (answer, text, identity)
+    assert run("check-vectors", folder, OTHER)[0] == 3
+    for model, options in ((identity[:-1], ()), (identity, ("--images", DIGITS))):
+        code, out, err = run("check-vectors", folder, model, *options)
+        assert (code, out) == (2, "")
+        says(err, "vz1:vit_digits", "vz1:LABEL" if model != identity else "name the network")
+
+
 def test_other_numerics_say_how_far_they_are(run, folder, tmp_path, identity):
     stored = {"pooled": f"{identity[:-26]}{'b' * 26}"}
     data = vitzoo.Canary.of(vitzoo.Predictor("vit_digits", dtype=torch.float16))

@@ -7,7 +7,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from base64 import b64decode
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -44,6 +47,19 @@ faiss.write_index(inverted, "inverted.faiss")
 lossy = faiss.IndexLSH(64, 32)
 lossy.add(vectors)
 faiss.write_index(lossy, "lossy.faiss")
+"""
+
+PARTITIONED = """
+import psycopg
+from page_vectors import files, vectors
+
+with psycopg.connect() as db:
+    columns = "number int, file text, v vector(64)"
+    db.execute(f'CREATE TABLE "Photos" ({columns}) PARTITION BY LIST (number)')
+    for i, (name, vector) in enumerate(zip(files, vectors.tolist())):
+        db.execute(f'CREATE TABLE part{i} PARTITION OF "Photos" FOR VALUES IN ({i})')
+        db.execute('INSERT INTO "Photos" VALUES (%s, %s, %s)', [i, name, str(vector)])
+    db.execute('CREATE VIEW seen AS SELECT * FROM "Photos"')
 """
 
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("stores")]
@@ -133,6 +149,43 @@ def test_a_collection_of_the_page_is_of_its_network(check, images, place):
         assert check("lancedb/photos.lance", "vit_digits")[0] == 0
     if not place.startswith("postgresql"):  # folders are files
         assert check(place, "vit_digits", VITZOO_OFFLINE="1")[0] == 0
+
+
+def test_rows_of_a_partitioned_table_have_their_vectors(check, folder, environment, images):
+    folder.joinpath("page_vectors.py").write_text(FIRST, encoding="utf-8")
+    command = [sys.executable, "-c", PARTITIONED]
+    subprocess.run(command, cwd=folder, env=environment, check=True)
+    code, out, err = check("postgresql:///#Photos", "vit_digits", "--images", images, "--json")
+    (row,) = json.loads(out)
+    assert (code, row["answer"], row["compared"]) == (0, "same vectors", 2), err
+    code, out, err = check("postgresql:///#seen", "vit_digits")
+    assert (code, out) == (2, "")
+    assert "is a view" in err
+
+
+@pytest.mark.parametrize("secure", [{}, {"CHROMA_API_KEY": "secret-key"}])
+def test_a_server_of_chroma_gets_the_password_and_the_key(check, secure):
+    seen = []
+
+    class Server(BaseHTTPRequestHandler):
+        def do_GET(self):
+            seen.append((self.path, dict(self.headers)))
+            self.send_error(401)
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Server) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        place = f"chroma:http://user:pass%2Fword@127.0.0.1:{server.server_port}#c"
+        code, out, err = check(place, CHROMA_TENANT="tenant", CHROMA_DATABASE="base", **secure)
+        server.shutdown()
+    assert (code, out) == (4, "")
+    headers = {name.lower(): value for name, value in seen[0][1].items()}
+    assert b64decode(headers["authorization"].removeprefix("Basic ")) == b"user:pass/word"
+    assert headers.get("x-chroma-token") == secure.get("CHROMA_API_KEY")
+    for secret in ("pass/word", "pass%2Fword", "secret-key", headers["authorization"]):
+        assert secret not in err
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace shows the calls of a process")

@@ -71,7 +71,8 @@ def check_vectors(
 
     Args:
         place: file, folder of `vitzoo embed`, or address of a collection, as in docs/vectors.md.
-        model: the network, as for `vitzoo.identity`. None: only the stored identity is read.
+        model: the network, as for `vitzoo.identity`, or the text of its identity. None: only the
+            stored identity is read.
         output: the output of the network that is stored.
         images: files of the stored vectors, or folders of them, whose vectors are compared with the
             stored ones, unless another network is stated. They need a model.
@@ -90,8 +91,14 @@ def check_vectors(
             f"{short_repr(place)} and {short_repr(rows)}"
         )
     images = [images] if isinstance(images, str | os.PathLike) else [*images]
-    if images and model is None:
-        raise InvalidOption("images (--images) are compared with a network; name MODEL, too")
+    only_text = isinstance(model, str) and model.startswith("vz1:")
+    if only_text:
+        check_identity(model)
+    if (images and (model is None or only_text)) or (only_text and options):
+        raise InvalidOption(
+            f"images (--images) and options {[*options]} are of a network, and MODEL is "
+            f"{short_repr(model)}; name the network"
+        )
     paths = [*dict.fromkeys(cli.image_files(map(Path, images)).paths)] if images else []
     columns = [column] if column else [output, "vector", "embedding"]
     request = Request(columns, [path.as_posix() for path in paths], rows or 2**62)
@@ -102,6 +109,9 @@ def check_vectors(
     found = Checked(shown, NOT_STATED, entry, vectors=read.count, note=note)
     if model is None:
         return replace(found, answer=STATED) if entry else found
+    if only_text:
+        found = replace(found, now=model)
+        return _stated(found, read, None, output) if entry else found
     predictor = vitzoo.Predictor(model, outputs=output, **options)
     found = replace(found, now=vitzoo.identity(predictor, output, normalised=normalised))
     if entry:
@@ -122,7 +132,7 @@ def _stated(found: Checked, stated: Stored, predictor: Any, output: str) -> Chec
     except IntegrityError:
         same = found.stored.split(":")[1] == found.now.split(":")[1]
         return replace(found, answer=ANOTHER, note=ALSO if same else found.note)
-    canary = stated.canary.get(output) if answer == SAME_NETWORK else None
+    canary = stated.canary.get(output) if predictor and answer == SAME_NETWORK else None
     own = vitzoo.Canary.of(predictor, output) if canary else None
     if own is None:
         return replace(found, answer=answer)

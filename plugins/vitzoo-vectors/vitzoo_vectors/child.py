@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -11,33 +11,41 @@ from numpy.typing import NDArray
 
 from vitzoo_vectors.stored import IDENTITY, Places, Request, Stored, array_of, columns, texts
 
+ROWS = 4096  # of a batch
+
 
 def parquet(paths: Sequence[str], request: Request) -> Stored:
     """Read a column of vectors."""
     from pyarrow import Table
-    from pyarrow.dataset import dataset, field
-    from pyarrow.parquet import read_schema
+    from pyarrow.parquet import ParquetFile  # pyarrow.dataset imports pandas
 
-    data = dataset(list(paths), format="parquet")
-    metadata = texts(data.schema.metadata)
-    for path in paths:
-        if texts(read_schema(path).metadata).get(IDENTITY) != metadata.get(IDENTITY):
+    files = [ParquetFile(path) for path in paths]
+    schema = files[0].schema_arrow
+    metadata = texts(schema.metadata)
+    for path, file in zip(paths, files, strict=True):
+        if texts(file.schema_arrow.metadata).get(IDENTITY) != metadata.get(IDENTITY):
             raise ValueError(f"{path} states another identity than {paths[0]}")
-    column, key = columns(data.schema, request.columns) if request.of_vectors else ("", [])
+    column, key = columns(schema, request.columns) if request.of_vectors else ("", "")
+
+    def parts(name: str, size: int) -> Iterator[Any]:
+        for file in files:
+            for batch in file.iter_batches(size, columns=[name]):
+                yield Table.from_batches([batch])[name]
 
     def names() -> list[str]:
-        return [str(name) for name in data.to_table(columns=key)[0].to_pylist()] if key else []
+        return [str(name) for part in parts(key, ROWS) for name in part.to_pylist()] if key else []
 
-    def take(places: Places) -> Iterable[NDArray[Any]]:
-        some = {"columns": [column]}
-        first = data.filter(field(column).is_valid()).head(1, **some)[0].to_pylist()
-        width = len(first[0]) if first else 0
-        if len(places) < count:
-            return [array_of(data.take(places, **some)[0], width)]
-        batches = (Table.from_batches([one])[0] for one in data.to_batches(**some) if len(one))
-        return (array_of(batch, width) for batch in batches)
+    def take(places: Places) -> Iterator[NDArray[Any]]:
+        some = (part.drop_null() for part in parts(column, 1))
+        width = next((len(part[0].as_py()) for part in some if len(part)), 0)
+        start = 0
+        for part in parts(column, ROWS):
+            here = slice(*np.searchsorted(places, [start, start + len(part)]))
+            offsets = places[here] - start
+            yield array_of(part if len(offsets) == len(part) else part.take(offsets), width)
+            start += len(part)
 
-    count = data.count_rows()
+    count = sum(file.metadata.num_rows for file in files)
     return request.read(metadata, count, names, take)
 
 
@@ -51,7 +59,7 @@ def faiss(paths: Sequence[str], request: Request) -> Stored:
         index = library.downcast_index(outer.index)
     kind = type(index).__name__
 
-    def take(places: Places) -> Iterable[NDArray[Any]]:
+    def take(places: Places) -> list[NDArray[Any]]:
         if "Flat" not in kind or "Refine" in kind:
             raise ValueError(f"an index of the kind {kind} cannot give its vectors back")
         if isinstance(index, library.IndexIVF):

@@ -36,7 +36,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 def check_vectors_command(
     place: str, model: str | None, images: tuple[Path, ...], rows: int, **options: Any
 ) -> None:
-    """Say whether the vectors in PLACE are from the network MODEL.
+    """Say whether the vectors in PLACE are from the network MODEL, or of its identity (vz1:...).
 
     PLACE is a folder of vitzoo embed, a file (.parquet, .safetensors, .npy, .faiss,
     .lance) or a collection:
@@ -46,8 +46,9 @@ def check_vectors_command(
       chroma:FOLDER#COLLECTION    chroma:http://HOST:8000#COLLECTION
       lancedb:FOLDER#TABLE        postgresql://USER@HOST/DATABASE#TABLE
 
-    QDRANT_API_KEY and PGPASSWORD may have the password. --images compares the vectors with those of
-    their images, by the names that are stored, or else in the order of the paths.
+    QDRANT_API_KEY, CHROMA_API_KEY and PGPASSWORD may have the password. --images compares the
+    vectors with those of their images, by the names that are stored, or else in the order of the
+    paths.
 
     Exit codes: 0 same network, or an identity without MODEL, 1 not stated, not told apart, damaged,
     or an image cannot be read, 2 wrong usage, 3 another network, 4 no connection.
@@ -59,7 +60,7 @@ def check_vectors_command(
       vitzoo check-vectors old.npy vit_b16 --images photos --all
     """
     every, strict, as_json = (options.pop(name) for name in ("every", "strict", "as_json"))
-    if model is not None:
+    if model is not None and not model.startswith("vz1:"):
         cli.check_network(model, options["weights"])
     if model is not None and options["dtype"]:
         import torch

@@ -10,7 +10,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -170,7 +170,7 @@ def _in_child(kind: str, paths: Sequence[Path], request: Request) -> Stored:
     """Read files in a limited process, which is not trusted."""
     size = sum(path.stat().st_size for path in paths)
     with tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as target:
-        source.write(json.dumps([[*map(os.path.abspath, paths)], asdict(request)]).encode())
+        source.write(json.dumps([[*map(os.path.abspath, paths)], vars(request)]).encode())
         source.flush()
         run_limited(
             "vitzoo_vectors.child:read",
@@ -183,7 +183,7 @@ def _in_child(kind: str, paths: Sequence[Path], request: Request) -> Stored:
         )
         target.seek(0)
         metadata, count, images, named = json.loads(target.readline())
-        vectors = np.frombuffer(target.read(), "<f4").reshape(len(images), -1 if images else 0)
+        vectors = np.fromfile(target, "<f4").reshape(len(images), -1 if images else 0)
     if any(type(image) is not int or image not in range(len(request.images)) for image in images):
         raise ValueError(f"it states other images, {short_repr(images)}")
     return Stored(_table(metadata), int(count), vectors, images, named=bool(named))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -99,10 +99,10 @@ class Request:
         """
         places = images = np.arange(count if count == len(self.images) else 0)
         if names:
-            ends: dict[str, int | None] = {}
-            for number, path in enumerate(self.images):  # None: an end of several paths
-                ends |= {end: None if end in ends else number for end in _ends(path)}
-            found = [_first(ends, name) for name in names]
+            images_of: dict[str, list[int]] = {}  # by the name of the file
+            for number, path in enumerate(self.images):
+                images_of.setdefault(_parts(path)[-1], []).append(number)
+            found = [self._image(images_of, _parts(name)) for name in names]
             longest: dict[int, int] = {}  # of an image: the most folders in a name of it
             for number, length in found:
                 longest[number] = max(length, longest.get(number, 0))
@@ -111,17 +111,24 @@ class Request:
         some = np.linspace(0, len(places) - 1, min(self.most, len(places))).round().astype(int)
         return places[some], images[some]
 
+    def _image(self, images_of: Mapping[str, list[int]], name: list[str]) -> tuple[int, int]:
+        """Return the image with the longest end of a name, and that length; -1 if several have."""
+        there = images_of.get(name[-1], [])
+        lengths = [_common(_parts(self.images[number]), name) for number in there]
+        longest = max(lengths, default=0)
+        return (there[lengths.index(longest)] if lengths.count(longest) == 1 else -1), longest
 
-def _ends(path: str) -> Iterator[str]:
-    """Yield a path and its ends, the longest one first."""
-    parts = path.replace("\\", "/").split("/")
-    return ("/".join(parts[i:]) for i in range(len(parts)))
+
+def _parts(path: str) -> list[str]:
+    return path.replace("\\", "/").split("/")
 
 
-def _first(ends: Mapping[str, int | None], name: str) -> tuple[int, int]:
-    """Return the image with the longest end of a name, and that length; -1 if there is none."""
-    found = ((ends.get(end), len(end)) for end in _ends(name))
-    return next(((number, length) for number, length in found if number is not None), (-1, 0))
+def _common(one: Sequence[str], two: Sequence[str]) -> int:
+    """Return how many parts are the same at the ends of two paths."""
+    if one == two:
+        return len(one)
+    pairs = zip(reversed(one), reversed(two), strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(two)))
 
 
 def check_identity(entry: object) -> None:
@@ -164,10 +171,10 @@ def texts(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
     return {k.decode("utf-8", "replace"): v.decode("utf-8", "replace") for k, v in pairs}
 
 
-def columns(schema: Any, wanted: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the column of vectors of an Arrow schema, and that of keys if there is one."""
+def columns(schema: Any, wanted: Sequence[str]) -> tuple[str, str]:
+    """Return the column of vectors of an Arrow schema, and that of keys; empty if there is none."""
     column = choose((one.name for one in schema if "list" in str(one.type)), wanted)
-    return column, [name for name in KEYS if name in schema.names][:1]
+    return column, next((name for name in KEYS if name in schema.names), "")
 
 
 def array_of(column: Any, width: int = 0) -> NDArray[np.float32]:
@@ -175,7 +182,7 @@ def array_of(column: Any, width: int = 0) -> NDArray[np.float32]:
 
     Args:
         column: of lists.
-        width: d, if all are missing.
+        width: d, 0 if it is not known.
 
     Raises:
         ValueError: they have several lengths.
@@ -185,10 +192,10 @@ def array_of(column: Any, width: int = 0) -> NDArray[np.float32]:
     there = column.is_valid().to_numpy()
     width = getattr(column.type, "list_size", width)
     if there.any():
-        lengths = compute.min_max(compute.list_value_length(column))
-        width = lengths["min"].as_py()
-        if lengths["max"].as_py() != width:
-            raise ValueError(f"its vectors have {width} and {lengths['max']} numbers")
+        lengths = compute.min_max(compute.list_value_length(column)).as_py()
+        width = width or lengths["min"]
+        if {*lengths.values()} != {width}:
+            raise ValueError(f"its vectors have {width} and {[*lengths.values()]} numbers")
     flat = [one.flatten().to_numpy(zero_copy_only=False) for one in column.drop_null().chunks]
     empty = np.zeros(0, np.float32)
     vectors = np.concatenate([empty, *flat], dtype=np.float32).reshape(there.sum(), width)

@@ -6,6 +6,7 @@ import os
 import pickle  # for `Points`
 import re
 import warnings
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from io import BytesIO
@@ -18,6 +19,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
+from vitzoo import cli
 from vitzoo.errors import (
     InvalidOption,
     Offline,
@@ -41,16 +43,17 @@ from vitzoo_vectors.stored import (
 )
 
 SECONDS = 10  # to connect
-OFFLINE = ("VITZOO_OFFLINE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 SECRETS = ("PGPASSWORD", "QDRANT_API_KEY", "LANCEDB_API_KEY", "CHROMA_API_KEY")
-YES = ("1", "on", "yes", "true")
 LIKE = re.compile(r"(qdrant|chroma|lancedb|postgres(ql)?):|.*password=")  # may have a password
 FORM = re.compile(r"(?:(qdrant|chroma|lancedb):([^#]+)|(postgres(?:ql)?://[^#]*))#(.+)", re.DOTALL)
+ROW = "tableoid || ' ' || ctid"  # a row of a partitioned table
 BATCH = 1000  # points in a request
 MARKS = {"qdrant": "meta.json", "chroma": "chroma.sqlite3"}  # clients make folders without them
 COLUMNS = """
-SELECT attname, format_type(atttypid, NULL), col_description(attrelid, attnum)
-FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"""
+SELECT attname, format_type(atttypid, NULL), col_description(attrelid, attnum), relkind
+FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid
+WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"""
+TABLES = ("r", "p", "m")  # whose rows have a place: tables, partitioned and materialised ones
 
 
 class Address(NamedTuple):
@@ -81,12 +84,21 @@ class Address(NamedTuple):
         """Return the password of the address, or the key of Qdrant."""
         return unquote(urlsplit(self.where).password or "") or os.environ.get("QDRANT_API_KEY")
 
+    @property
+    def headers(self) -> dict[str, str]:
+        """Return the headers for Chroma: of Basic authentication, and its key."""
+        parts, key = urlsplit(self.where), os.environ.get("CHROMA_API_KEY")
+        user = ":".join(unquote(one or "") for one in (parts.username, parts.password))
+        basic = f"Basic {b64encode(user.encode()).decode()}" if parts.password else None
+        headers = {"Authorization": basic, "x-chroma-token": key}
+        return {name: value for name, value in headers.items() if value}
+
     def hide(self, text: str) -> str:
         """Return a text without passwords and query."""
         parts = urlsplit(self.where)
         raw = [pair.partition("=")[2] for pair in parts.query.split("&")]
         decoded = dict(parse_qsl(parts.query)).values()
-        secrets = [parts.query, *raw, *decoded, parts.password, self.key]
+        secrets = [parts.query, *raw, *decoded, parts.password, self.key, *self.headers.values()]
         for one in filter(None, [*secrets, *map(os.environ.get, SECRETS)]):
             text = text.replace(one, "***")
         return printable(text)
@@ -129,8 +141,9 @@ def read_store(address: Address, request: Request) -> Stored:
         MissingDependency: the client is not installed.
     """
     read, module, distribution = STORES[address.store]
-    if address.remote and any(os.environ.get(n, "").strip().lower() in YES for n in OFFLINE):
-        raise Offline(f"{address} is not read offline; unset {', '.join(OFFLINE)}")
+    if address.remote and cli.offline():
+        names = "VITZOO_OFFLINE, HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE"
+        raise Offline(f"{address} is not read offline; unset {names}")
     marked = Path(address.where, MARKS.get(address.store, ""))
     if not address.remote and not os.path.exists(marked):  # noqa: PTH110  # False for a long name
         where = printable(address.where.rpartition("@")[2])
@@ -235,8 +248,12 @@ def _chroma(address: Address, request: Request) -> Stored:
 
     settings, parts = Settings(anonymized_telemetry=False), urlsplit(address.where)
     if address.remote:
-        at: dict[str, Any] = {"host": parts.hostname, "ssl": parts.scheme == "https"}
-        client: Any = chromadb.HttpClient(**at, port=parts.port or 8000, settings=settings)
+        secure = parts.scheme == "https"
+        at: dict[str, Any] = {"host": parts.hostname, "ssl": secure}
+        at["port"] = parts.port or (443 if secure else 8000)
+        for name in ("tenant", "database"):
+            at |= {name: value} if (value := os.environ.get(f"CHROMA_{name.upper()}")) else {}
+        client: Any = chromadb.HttpClient(**at, headers=address.headers, settings=settings)
     else:
         client = chromadb.PersistentClient(address.where, settings=settings)
     _known(address, [one.name for one in client.list_collections()])
@@ -263,11 +280,11 @@ def _lancedb(address: Address, request: Request) -> Stored:
     database = lancedb.connect(address.where)
     _known(address, database.table_names(limit=10_000))
     table = database.open_table(address.collection)
-    column, key = columns(table.schema, request.columns) if request.of_vectors else ("", [])
+    column, key = columns(table.schema, request.columns) if request.of_vectors else ("", "")
 
     def names() -> list[str]:
-        found = table.search().select(key).limit(count).to_arrow() if key else None
-        return [str(name) for name in found[key[0]].to_pylist()] if found else []
+        found = table.search().select([key]).limit(count).to_arrow() if key else None
+        return [str(name) for name in found[key].to_pylist()] if found else []
 
     def take(places: Places) -> NDArray[Any]:
         return array_of(table.take_offsets(places.tolist()).select([column]).to_arrow()[column])
@@ -283,28 +300,33 @@ def _postgresql(address: Address, request: Request) -> Stored:
     with psycopg.connect(address.where, connect_timeout=SECONDS) as connection:
         connection.read_only = True
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        fields = connection.execute(COLUMNS, [address.collection]).fetchall()
-        if not fields:
-            raise InvalidOption(f"there is no table {address}; write SCHEMA.TABLE after the #")
-        kinds = [name for name, kind, _ in fields if kind in ("vector", "halfvec")]
+        table = Identifier(*address.collection.split("."))
+        fields = connection.execute(COLUMNS, [table.as_string(connection)]).fetchall()
+        if not fields or fields[0][3] not in TABLES:
+            what = "is a view; write its table" if fields else "is no table; write SCHEMA.TABLE"
+            raise InvalidOption(f"{address} {what} after the #")
+        kinds = [name for name, kind, *_ in fields if kind in ("vector", "halfvec")]
         column = choose(kinds, request.columns)
-        comments = {name: comment for name, _, comment in fields}
+        comments = {name: comment for name, _, comment, _ in fields}
         key = next((name for name in KEYS if name in comments), column)
         ids: list[str] = []
 
         def select(what: str, *values: object) -> list[Any]:
-            table = Identifier(*address.collection.split("."))
             query = SQL(what).format(key=Identifier(key), v=Identifier(column), table=table)
             return connection.execute(query, values).fetchall()
 
         def names() -> list[str]:
-            found = select("SELECT ctid::text, {key}::text FROM {table} WHERE {v} IS NOT NULL")
+            found = select(f"SELECT {ROW}, {{key}}::text FROM {{table}} WHERE {{v}} IS NOT NULL")
             ids.extend(one for one, _ in found)
             return [name or "" for _, name in found] if key != column else []
 
         def fetch(some: list[str]) -> list[Any]:
+            tables, rows = zip(*(one.split(" ") for one in some), strict=True)
             return select(
-                "SELECT ctid::text, {v}::real[] FROM {table} WHERE ctid = ANY(%s::tid[])", some
+                f"SELECT {ROW}, {{v}}::real[] FROM {{table}} "
+                "WHERE ctid = ANY(%s::tid[]) AND tableoid = ANY(%s::oid[])",
+                [*rows],
+                [*{*tables}],
             )
 
         ((count,),) = select("SELECT count({v}) FROM {table}")

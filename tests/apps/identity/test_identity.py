@@ -94,6 +94,12 @@ def replace_head(model):
     model.reset_classifier(4)
 
 
+def hooked(hook):
+    model = small()
+    model.norm.register_forward_hook(hook)
+    return model
+
+
 def unfuse(model):
     for part in model.modules():
         if hasattr(part, "fused_attn"):
@@ -175,7 +181,9 @@ PAIRS = {
     "a float16 file": (ANOTHER, lambda folder: saved(folder, small().half())),
     "a bfloat16 file": (ANOTHER, lambda folder: saved(folder, small().bfloat16())),
     "int8": (ANOTHER, changed(quantised)),
-    "a hook": (ANOTHER, changed(lambda model: model.norm.register_forward_hook(print) and None)),
+    "a hook": (ANOTHER, lambda _: hooked(print)),
+    "another hook": (ANOTHER, lambda _: (hooked(print), hooked(id))),
+    "the same hook": (SAME_NUMBERS, lambda _: (hooked(print), hooked(print))),
     "logits": (ANOTHER, {"output": "logits"}),
     "tokens": (ANOTHER, {"output": "blocks.1"}),
     "normalised": (ANOTHER, {"normalised": True}),
@@ -229,6 +237,16 @@ def test_a_pickled_predictor_keeps_its_identity():
     predictor = vitzoo.Predictor(small(), dtype=torch.bfloat16)
     again = pickle.loads(pickle.dumps(predictor))
     assert identity(again) == identity(predictor) == identity(small(), dtype=torch.bfloat16)
+
+
+def test_an_object_that_is_changed_after_a_cast_is_another_network():
+    predictor = vitzoo.Predictor(small(), dtype=torch.bfloat16)
+    before = identity(predictor)
+    with torch.no_grad():
+        predictor.model.blocks[2].mlp.fc2.weight[0, 0] += 1
+    after = identity(predictor)
+    assert Identity.parse(after).compared(Identity.parse(before)) == ANOTHER
+    assert after == identity(predictor.model)
 
 
 def test_a_quantised_object_has_the_identity_of_its_copy():

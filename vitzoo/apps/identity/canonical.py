@@ -66,7 +66,8 @@ class Network:
         output: its name, such as `pooled`.
         normalised: whether the vectors are divided by their length.
         parts: classes and plain attributes of parts that were given as objects.
-        changes: sentences on hooks, and on other modules than those of the spec.
+        changes: sentences on hooks, with their functions, and on other modules than those of the
+            spec.
         precision: `int8` for a file that was quantised.
     """
 

@@ -73,22 +73,25 @@ def identities(
     }
     same_size = tuple(predictor.transform.image_size) == spec.image_size
     one_size = same_size and predictor.native_size is None
-    found = {}
+    shared: dict[str, Any] = {
+        "preprocessing": preprocessing_data(predictor.transform),
+        "normalised": normalised,
+        "parts": describe_parts(predictor.model, spec),
+        "changes": tuple(text for text in every if text not in numerics),
+        "precision": precision,
+    }
+    label, found = _label(predictor.model, spec), {}
     for output in names:
         whole = output == LOGITS or own_builder(spec)
         network = Network(
             tensors=tensors if whole else without_head(tensors),
             spec=spec_data(spec, with_head=whole, one_size=one_size),
-            preprocessing=preprocessing_data(predictor.transform),
             output=output,
-            normalised=normalised,
-            parts=describe_parts(predictor.model, spec),
-            changes=tuple(text for text in every if text not in numerics),
-            precision=precision,
+            **shared,
         )
         first = short_hash(network)
         second = short_hash(Numbers(network=first, **numbers))
-        found[output] = str(Identity(_label(predictor.model, spec), first, second))
+        found[output] = str(Identity(label, first, second))
     return found
 
 
@@ -121,10 +124,11 @@ def _stored(predictor: Predictor) -> dict[str, list[Any]]:
     The network is created again for that. If other tensors came of it, or its weights cannot be
     read any more, the tensors are those of the model.
     """
-    if predictor.before_cast is not None:
-        return predictor.before_cast
     network = network_of(predictor.model)
     own, create_again = describe_tensors(network), getattr(network, "create_again", None)
+    if predictor.before_cast is not None:
+        before, after = predictor.before_cast
+        return before if own == after else own
     narrow = any(p.is_floating_point() and p.dtype.itemsize < 4 for p in network.parameters())
     if not narrow or create_again is None:
         return own

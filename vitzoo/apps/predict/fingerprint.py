@@ -194,16 +194,22 @@ def changes(model: nn.Module) -> tuple[str, ...]:
     for name, module in model.named_modules():
         found: dict[str, Any] = vars(module)
         state = {
-            "has a forward hook": found["_forward_hooks"] or found["_forward_pre_hooks"],
+            f"has a forward hook: {(names := _hooks(found))}": names,
             "is compiled": found.get("_compiled_call_impl") or _path(module) == COMPILED,
             "is in training mode": module.training,
             "has no fused attention": found.get("fused_attn") is False,
         }
         rows += [f"{name or 'the model'} {what}" for what, value in state.items() if value]
-    every = vars(torch.nn.modules.module)
-    if every["_global_forward_hooks"] or every["_global_forward_pre_hooks"]:
-        rows.append("every module has a forward hook")
+    if names := _hooks(vars(torch.nn.modules.module), "_global"):
+        rows.append(f"every module has a forward hook: {names}")
     return tuple(rows)
+
+
+def _hooks(state: Mapping[str, Any], kind: str = "") -> str:
+    """Return the names of forward hooks."""
+    tables = (state[f"{kind}_forward{when}_hooks"] for when in ("", "_pre"))
+    hooks = [hook for table in tables for hook in table.values()]
+    return ", ".join(getattr(hook, "__qualname__", type(hook).__qualname__) for hook in hooks)
 
 
 def check_unchanged(rows: Sequence[str], device: torch.device) -> None:

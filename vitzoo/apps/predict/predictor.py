@@ -116,7 +116,8 @@ class Predictor:
         transform: prepares images.
         largest_input: shape (c, h, w) of the largest input.
         computation: computes chunks.
-        before_cast: what `describe_tensors` returns of a model object that was cast to `dtype`.
+        before_cast: what `describe_tensors` returns before and after a model object was cast to
+            `dtype`; None if it was not.
 
     Raises:
         InvalidOption: the model has no classifier for `labels` or `logits`, `top` is given without
@@ -153,11 +154,14 @@ class Predictor:
             transform(model, native_size=native_size)  # raises, before weights are downloaded
         self._request: Any = None
         self._weights_sha256 = self._loaded = ""
-        self.before_cast: dict[str, list[Any]] | None = None
+        self.before_cast: tuple[dict[str, list[Any]], dict[str, list[Any]]] | None = None
         if is_model(model):
             network = placed(model, weights, dtype, device)
             if dtype is not None and next(network.parameters()).dtype != sample_of(model).dtype:
-                self.before_cast = describe_tensors(network_of(model))
+                self.before_cast = (
+                    describe_tensors(network_of(model)),
+                    describe_tensors(network_of(network)),
+                )
         else:
             self._request = absolute(model, weights)
             name, weights = self._request
