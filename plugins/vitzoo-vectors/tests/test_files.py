@@ -108,10 +108,14 @@ def test_the_text_of_an_identity_stands_for_the_network(run, folder, identity):
         found = check_vectors(folder, text)
         assert (found.answer, found.now, found.stored) == (answer, text, identity)
     assert run("check-vectors", folder, OTHER)[0] == 3
-    for model, options in ((identity[:-1], ()), (identity, ("--images", DIGITS))):
+    for model, options, parts in (
+        (identity[:-1], (), ("vz1:vit_digits", "vz1:LABEL")),
+        (identity, ("--images", DIGITS), ("--images", "vz1:vit_digits", "name one")),
+        (identity, ("--dtype", "float16"), ("dtype", "name the network")),
+    ):
         code, out, err = run("check-vectors", folder, model, *options)
         assert (code, out) == (2, "")
-        says(err, "vz1:vit_digits", "vz1:LABEL" if model != identity else "name the network")
+        says(err, *parts)
 
 
 def test_other_numerics_say_how_far_they_are(run, folder, tmp_path, identity):

@@ -94,10 +94,13 @@ def check_vectors(
     only_text = isinstance(model, str) and model.startswith("vz1:")
     if only_text:
         check_identity(model)
-    if (images and (model is None or only_text)) or (only_text and options):
+    if images and (model is None or only_text):
         raise InvalidOption(
-            f"images (--images) and options {[*options]} are of a network, and MODEL is "
-            f"{short_repr(model)}; name the network"
+            f"images (--images) are compared with a network; MODEL is {short_repr(model)}, name one"
+        )
+    if only_text and options:
+        raise InvalidOption(
+            f"an identity has no {', '.join(options)}; leave them out, or name the network"
         )
     paths = [*dict.fromkeys(cli.image_files(map(Path, images)).paths)] if images else []
     columns = [column] if column else [output, "vector", "embedding"]

@@ -46,9 +46,9 @@ def check_vectors_command(
       chroma:FOLDER#COLLECTION    chroma:http://HOST:8000#COLLECTION
       lancedb:FOLDER#TABLE        postgresql://USER@HOST/DATABASE#TABLE
 
-    QDRANT_API_KEY, CHROMA_API_KEY and PGPASSWORD may have the password. --images compares the
-    vectors with those of their images, by the names that are stored, or else in the order of the
-    paths.
+    QDRANT_API_KEY, CHROMA_API_KEY and PGPASSWORD may have the password; CHROMA_TENANT and
+    CHROMA_DATABASE are those of Chroma. --images compares the vectors with those of their images,
+    by the names that are stored, or else in the order of the paths.
 
     Exit codes: 0 same network, or an identity without MODEL, 1 not stated, not told apart, damaged,
     or an image cannot be read, 2 wrong usage, 3 another network, 4 no connection.
