@@ -171,7 +171,7 @@ def test_vectors_of_several_row_groups_and_missing_ones(tmp_path, vectors, files
     parquet.write_table(table, path, row_group_size=3)
     found = check_vectors(path, "vit_digits", images=files)
     assert (found.answer, found.compared, found.vectors) == ("same vectors", 9, 10)
-    says(found.note, "1 of 10 images", "no finite vector")
+    says(found.note, "1 of 10 stored vectors", "missing or not finite", files[0])
 
 
 def test_vectors_that_are_not_finite_or_have_no_length(tmp_path, vectors, files):
@@ -180,7 +180,7 @@ def test_vectors_that_are_not_finite_or_have_no_length(tmp_path, vectors, files)
     write(tmp_path / "a.npy", vectors, files, None)
     found = check_vectors(tmp_path / "a.npy", "vit_digits", images=files)
     assert (found.answer, found.compared, found.distance) == ("not told apart", 9, 2)
-    says(found.note, "2 of the vectors are farther than 0.3", "1 of 10 images")
+    says(found.note, "2 of the vectors are farther than 0.3", "1 of 10 stored vectors")
 
 
 def test_vectors_of_float16_are_not_told_apart(tmp_path, vectors, files):
@@ -227,14 +227,87 @@ def test_vectors_are_compared_by_the_names_of_their_images(tmp_path, vectors, fi
     write(path, vectors[order], keys, None)
     found = check_vectors(path, "vit_digits", images=files[:7])
     assert (found.answer, found.compared, found.vectors) == ("same vectors", 7, 10)
+    says(found.note, "3 of 10 vectors name no image")
     write(path, vectors, [f"{i}" for i in range(10)], None)
     found = check_vectors(path, "vit_digits", images=files)
     assert found.answer == "not stated"
-    says(found.note, "by its name", "key, path")
+    says(found.note, "10 of 10 vectors", "key, path", "--key")
     np.save(tmp_path / "a.npy", vectors[1:])
     found = check_vectors(tmp_path / "a.npy", "vit_digits", images=files)
     assert found.answer == "not stated"
     says(found.note, "9 vectors and 10 images", "by order")
+
+
+def test_images_are_named_by_the_column_of_the_user(run, tmp_path, vectors, files):
+    path = tmp_path / "a.parquet"
+    rows = pa.FixedSizeListArray.from_arrays(vectors[::-1].copy().ravel(), vectors.shape[1])
+    parquet.write_table(pa.table({"photo": list(map(str, files[::-1])), "v": rows}), path)
+    found = check_vectors(path, "vit_digits", images=files, key="photo")
+    assert (found.answer, found.compared) == ("same vectors", 10)
+    code, out, err = run("check-vectors", path, "vit_digits", "--images", DIGITS, "--key", "a")
+    assert (code, out) == (2, "")
+    says(err, path, "--key", "photo, v", "'a'")
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.safetensors", "a.npy"])
+def test_vectors_of_another_length_are_of_another_network(run, tmp_path, name, vectors, identity):
+    path, stated = tmp_path / name, {"vitzoo.identity": identity}
+    write(path, vectors[:, :32].copy(), range(10), stated)
+    for more in ((), ("--images", DIGITS)):
+        code, out, err = run("check-vectors", path, "vit_digits", *more)
+        assert (code, "another network" in out) == (3, True)
+        says(err, "32 numbers", "64", "--column")
+
+
+def test_nothing_compared_is_no_success(run, tmp_path, vectors, identity):
+    path, stated = tmp_path / "a.parquet", {"vitzoo.identity": identity}
+    for some, said in ((vectors, "10 of 10 vectors"), (vectors[:0], "no vectors")):
+        write(path, some, range(len(some)), stated)
+        assert run("check-vectors", path, "vit_digits")[0] == 0
+        code, out, err = run("check-vectors", path, "vit_digits", "--images", DIGITS, "--json")
+        (row,) = json.loads(out)
+        assert (code, row["compared"]) == (1, 0)
+        assert row["answer"] == "same network, same numbers"
+        says(err, said)
+
+
+def test_vectors_that_are_stored_in_float16_are_those_of_their_identity(
+    tmp_path, vectors, files, identity
+):
+    path, half = tmp_path / "a.safetensors", vectors.astype(np.float16)
+    for stored, stated, answer in (
+        (half, {"vitzoo.identity": identity}, "same network, same numbers"),
+        (half.astype(np.float32), {"vitzoo.identity": identity}, "same network, same numbers"),
+        (half, None, "not told apart"),
+        (vectors * (1 + 5e-4 * np.sign(vectors)), {"vitzoo.identity": identity}, "not told apart"),
+        (np.roll(half, 1, axis=1), {"vitzoo.identity": identity}, "another network"),
+    ):
+        write(path, stored, files, stated)
+        assert check_vectors(path, "vit_digits", images=files).answer == answer
+
+
+def test_options_without_effect_are_refused(run, tmp_path, vectors):
+    np.save(tmp_path / "a.npy", vectors)
+    for options, said in (
+        (["vit_digits", "--all"], "--images"),
+        (["vit_digits", "--rows", 3], "--images"),
+        (["vit_digits", "--images", DIGITS, "--rows", 3, "--all"], "one"),
+        (["--strict"], "MODEL"),
+    ):
+        code, out, err = run("check-vectors", tmp_path / "a.npy", *options)
+        assert (code, out) == (2, "")
+        says(err, said, "leave")
+
+
+def test_a_folder_without_rights_is_named(run, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    for place in (tmp_path, f"qdrant:{tmp_path}#c"):
+        code, out, err = run("check-vectors", place)
+        assert (code, out) == (1, "")
+        says(err, tmp_path.name, "Permission denied")
 
 
 def test_a_name_with_more_folders_comes_first(tmp_path, vectors, files):
@@ -441,7 +514,7 @@ def test_a_sidecar_is_of_one_file(run, tmp_path, vectors, identity):
     np.save(path, 2 * vectors)
     code, out, err = run("check-vectors", path, "vit_digits")
     assert (code, "not stated" in out) == (1, True)
-    says(err, "a.npy.vitzoo.json", "another SHA-256")
+    says(err, "a.npy.vitzoo.json", "not state the SHA-256", "write_sidecar")
 
 
 def header(text, data=b""):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -25,6 +26,7 @@ STATED, NOT_STATED, ANOTHER = "stated", "not stated", "another network"
 SAME_NETWORK = "same network, other numerics"
 SAME_VECTORS, NOT_APART = "same vectors", "not told apart"  # without an identity
 NEAR, FAR = 1e-5, 0.3  # distances: of float32 alone, and beyond all numerics (docs/identity.md)
+HALF = 1e-3  # of vectors that are rounded to float16, by at most 2**-11 of each number
 MOST_SORTED = 2000  # vectors that are looked for in another order
 ALSO = "another output, preprocessing or normalisation counts as another network"
 
@@ -39,7 +41,7 @@ class Checked:
         stored, now: identities of the vectors, and of the network.
         vectors: number of stored vectors.
         compared: how many were compared with images.
-        left_out: how many of these could not be compared.
+        left_out: how many of those that were read could not be compared.
         distance: the largest distance of two vectors, divided by their lengths: of the canary, or
             of those compared; None without them.
         note: why there is no better answer.
@@ -63,6 +65,7 @@ def check_vectors(
     *,
     images: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
     column: str = "",
+    key: str = "",
     rows: int | None = ROWS,
     normalised: bool = False,
     **options: Any,
@@ -77,6 +80,8 @@ def check_vectors(
         images: files of the stored vectors, or folders of them, whose vectors are compared with the
             stored ones, unless another network is stated. They need a model.
         column: name of the column, tensor or vector; by default `output`, or the only one.
+        key: name of the column, or the entry of the payload, that names the image of a vector; by
+            default the first of key, path, file, filename and id that is there.
         rows: how many vectors are compared, evenly spread over those of the images; None: all.
         normalised: whether the identity is of vectors that were divided by their length.
         options: of `vitzoo.Predictor`, such as `weights`.
@@ -85,26 +90,13 @@ def check_vectors(
         InvalidOption: a value is not possible.
         VitzooError: the place cannot be read, or the network cannot be created.
     """
-    if not isinstance(place, str | os.PathLike) or (rows is not None and rows < 1):
-        raise InvalidOption(
-            f"place must be text or a path, and rows a positive number or None, got "
-            f"{short_repr(place)} and {short_repr(rows)}"
-        )
     images = [images] if isinstance(images, str | os.PathLike) else [*images]
     only_text = isinstance(model, str) and model.startswith("vz1:")
-    if only_text:
-        check_identity(model)
-    if images and (model is None or only_text):
-        raise InvalidOption(
-            f"images (--images) are compared with a network; MODEL is {short_repr(model)}, name one"
-        )
-    if only_text and options:
-        raise InvalidOption(
-            f"an identity has no {', '.join(options)}; leave them out, or name the network"
-        )
+    _check_arguments(place, rows, images, model, {**options} if only_text else None)
     paths = [*dict.fromkeys(cli.image_files(map(Path, images)).paths)] if images else []
     columns = [column] if column else [output, "vector", "embedding"]
-    request = Request(columns, [path.as_posix() for path in paths], rows or 2**62)
+    keys = (key,) if key else KEYS
+    request = Request(columns, [path.as_posix() for path in paths], rows or 2**62, keys)
     address = address_of(os.fspath(place))
     read = read_store(address, request) if address else read_file(Path(place), request)
     entry, note = _identity(read, output)
@@ -117,15 +109,40 @@ def check_vectors(
         return _stated(found, read, None, output) if entry else found
     predictor = vitzoo.Predictor(model, outputs=output, **options)
     found = replace(found, now=vitzoo.identity(predictor, output, normalised=normalised))
+    if other := _other_width(read, predictor, output):
+        return replace(found, answer=ANOTHER, note="; ".join(filter(None, [found.note, other])))
     if entry:
         found = _stated(found, read, predictor, output)
     elif not paths:
         return replace(found, note=f"{note}; --images compares vectors")
     if not paths or found.answer == ANOTHER:
         return found
-    compared = _compared(found, read, predictor, output, paths)
-    near = (compared.distance or 0) <= (FAR if found.answer == SAME_NETWORK else NEAR)
-    return replace(compared, answer=found.answer) if entry and near else compared
+    return _compared(found, read, predictor, output, paths)
+
+
+def _check_arguments(
+    place: object,
+    rows: int | None,
+    images: list[Any],
+    model: Any,
+    of_text: Mapping[str, Any] | None,
+) -> None:
+    """Raise InvalidOption for a wrong argument; `of_text` are options beside an identity."""
+    if not isinstance(place, str | os.PathLike) or (rows is not None and rows < 1):
+        raise InvalidOption(
+            f"place must be text or a path, and rows a positive number or None, got "
+            f"{short_repr(place)} and {short_repr(rows)}"
+        )
+    if of_text is not None:
+        check_identity(model)
+    if images and (model is None or of_text is not None):
+        raise InvalidOption(
+            f"images (--images) are compared with a network; MODEL is {short_repr(model)}, name one"
+        )
+    if of_text:
+        raise InvalidOption(
+            f"an identity has no {', '.join(of_text)}; leave them out, or name the network"
+        )
 
 
 def _stated(found: Checked, stated: Stored, predictor: Any, output: str) -> Checked:
@@ -153,6 +170,9 @@ def _identity(read: Stored, output: str) -> tuple[str, str]:
     if isinstance(entry, str) and entry.lstrip().startswith("{"):  # of a Parquet file of `embed`
         with suppress(ValueError, RecursionError):
             entry = json.loads(entry)
+    if isinstance(entry, Mapping) and output not in entry:
+        listed = ", ".join(map(printable, entry)) or "no output"
+        return "", read.note or f"{IDENTITY} is there of {listed}, not of {output!r}"
     entry = entry.get(output) if isinstance(entry, Mapping) else entry
     if entry is None:
         return "", read.note or f"the metadata have no {IDENTITY} of the output {output!r}"
@@ -163,49 +183,77 @@ def _identity(read: Stored, output: str) -> tuple[str, str]:
     return str(entry), read.note
 
 
+def _other_width(read: Stored, predictor: Any, output: str) -> str:
+    """Return what is wrong with the length of the stored vectors; empty if nothing is."""
+    width = read.width or read.vectors.shape[1]
+    try:
+        new = math.prod(predictor.shapes[output])
+    except InvalidOption:  # it depends on the native size
+        return ""
+    if width in (0, new):
+        return ""
+    return (
+        f"a stored vector has {width} numbers, {output!r} of the network has {new}; --output and "
+        "--column name others"
+    )
+
+
 def _compared(
     found: Checked, read: Stored, predictor: Any, output: str, images: Sequence[Path]
 ) -> Checked:
     """Compare stored vectors with those of their images."""
     notes = [found.note] if found.note else []
-    if not read.images:
-        names = f"no image belongs to a stored vector by its name, of {', '.join(KEYS)}"
-        order = (
+    if read.named and read.belonging < read.count:
+        left = f"{read.count - read.belonging} of {read.count} vectors"
+        notes.append(f"{left} name no image, or several, by {', '.join(KEYS)} or --key")
+    if not read.count:
+        notes.append("there are no vectors")
+    elif not read.images and not read.named:
+        notes.append(
             f"there are {read.count} vectors and {len(images)} images; without names they belong "
             "together by order, which needs as many of both"
         )
-        notes.append(names if read.named else order)
+    if not read.images:
         return replace(found, note="; ".join(notes))
     paths = [images[number] for number in read.images]
     ordered = not read.named and len(paths) == read.count <= MOST_SORTED
-    try:
-        every, same_set = _measured(read.vectors, predictor.rows(paths), output, ordered=ordered)
-    except _OtherWidthError as error:
-        return replace(found, answer=ANOTHER, note="; ".join([*notes, str(error)]))
-    if left := [path for path, one in zip(paths, every, strict=True) if not np.isfinite(one)]:
-        notes.append(
-            f"{len(left)} of {len(paths)} images cannot be read, or have no finite vector, such as "
-            f"{printable(left[0])}"
-        )
+    every, same_set = _measured(read.vectors, predictor.rows(paths), output, ordered=ordered)
+    whole = np.isfinite(read.vectors).all(axis=1) & bool(read.vectors.shape[1])
+    for what, some in (
+        ("stored vectors are missing or not finite", ~whole),
+        ("images cannot be read, or have no finite vector", whole & ~np.isfinite(every)),
+    ):
+        if some.any():
+            first = printable(paths[int(some.argmax())])
+            notes.append(f"{some.sum()} of {len(paths)} {what}, such as {first}")
     distances = every[np.isfinite(every)]
-    found = replace(found, compared=len(distances), left_out=len(left))
+    found = replace(found, compared=len(distances), left_out=len(every) - len(distances))
     if not len(distances):
         return replace(found, note="; ".join(notes))
-    far = int((distances > FAR).sum())
-    answer = NOT_APART if 2 * far <= len(distances) else ANOTHER
-    if distances.max() <= NEAR:
-        answer = SAME_VECTORS
+    far, largest = int((distances > FAR).sum()), float(distances.max())
+    stated, half = found.answer != NOT_STATED, _is_half(read.vectors[whole])
+    near = FAR if found.answer == SAME_NETWORK else HALF if stated and half else NEAR
+    if largest <= near:
+        answer = found.answer if stated else SAME_VECTORS
         notes += ["the vectors are in another order than the images"] * same_set
-    elif far:
-        notes.append(f"{far} of the vectors are farther than {FAR}, as of another network")
-        notes += ["without names they belong to the images in their order"] * (not read.named)
     else:
-        notes.append(f"float32 alone causes at most {NEAR:g}")
-    return replace(found, answer=answer, distance=float(distances.max()), note="; ".join(notes))
+        answer = NOT_APART if 2 * far <= len(distances) else ANOTHER
+        cause = f"float16, as they are stored, causes {HALF:g}" if half else f"float32, {NEAR:g}"
+        notes.append(
+            f"{far} of the vectors are farther than {FAR}, as of another network"
+            if far
+            else f"numerics alone cause at most: {cause}"
+        )
+        notes += ["without names they belong to the images in their order"] * (
+            bool(far) and not read.named
+        )
+    return replace(found, answer=answer, distance=largest, note="; ".join(notes))
 
 
-class _OtherWidthError(Exception):
-    pass
+def _is_half(vectors: NDArray[Any]) -> bool:
+    """Tell whether float16 holds all numbers exactly."""
+    with np.errstate(over="ignore"):
+        return bool((vectors.astype(np.float16) == vectors).all())
 
 
 def _measured(
@@ -218,19 +266,13 @@ def _measured(
         rows: results of a Predictor.
         output: of it.
         ordered: whether to look for another order.
-
-    Raises:
-        _OtherWidthError: the vectors of the network have another length.
     """
     distances, units = [], []
     for vector, row in zip(stored, rows, strict=True):
         new = np.full_like(vector, np.nan) if row.error else row.outputs[output].ravel()
-        if new.shape != vector.shape:
-            raise _OtherWidthError(
-                f"a stored vector has {len(vector)} numbers, {output!r} of the network has "
-                f"{len(new)}; --output and --column name others"
-            )
-        distances.append(np.linalg.norm(_unit(vector) - _unit(new)))
+        same_length = new.shape == vector.shape and len(vector) > 0
+        new = new if same_length else np.full_like(vector, np.nan)
+        distances.append(np.linalg.norm(_unit(vector) - _unit(new)) if same_length else np.nan)
         units += [_unit(new)] if ordered else []
     found = np.array(distances)
     good = np.isfinite(found)

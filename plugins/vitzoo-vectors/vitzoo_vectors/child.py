@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from vitzoo_vectors.stored import IDENTITY, Places, Request, Stored, array_of, columns, texts
 
 ROWS = 4096  # of a batch
+STATED = ("metadata", "count", "images", "named", "belonging", "width")
 
 
 def parquet(paths: Sequence[str], request: Request) -> Stored:
@@ -25,7 +26,7 @@ def parquet(paths: Sequence[str], request: Request) -> Stored:
     for path, file in zip(paths, files, strict=True):
         if texts(file.schema_arrow.metadata).get(IDENTITY) != metadata.get(IDENTITY):
             raise ValueError(f"{path} states another identity than {paths[0]}")
-    column, key = columns(schema, request.columns) if request.of_vectors else ("", "")
+    column, key, width = columns(schema, request)
 
     def parts(name: str, size: int) -> Iterator[Any]:
         for file in files:
@@ -36,8 +37,6 @@ def parquet(paths: Sequence[str], request: Request) -> Stored:
         return [str(name) for part in parts(key, ROWS) for name in part.to_pylist()] if key else []
 
     def take(places: Places) -> Iterator[NDArray[Any]]:
-        some = (part.drop_null() for part in parts(column, 1))
-        width = next((len(part[0].as_py()) for part in some if len(part)), 0)
         start = 0
         for part in parts(column, ROWS):
             here = slice(*np.searchsorted(places, [start, start + len(part)]))
@@ -45,8 +44,11 @@ def parquet(paths: Sequence[str], request: Request) -> Stored:
             yield array_of(part if len(offsets) == len(part) else part.take(offsets), width)
             start += len(part)
 
+    if column and not width:
+        some = (part.drop_null() for part in parts(column, 1))
+        width = next((len(part[0].as_py()) for part in some if len(part)), 0)
     count = sum(file.metadata.num_rows for file in files)
-    return request.read(metadata, count, names, take)
+    return request.read(metadata, count, names, take, width=width)
 
 
 def faiss(paths: Sequence[str], request: Request) -> Stored:
@@ -61,12 +63,12 @@ def faiss(paths: Sequence[str], request: Request) -> Stored:
 
     def take(places: Places) -> list[NDArray[Any]]:
         if "Flat" not in kind or "Refine" in kind:
-            raise ValueError(f"an index of the kind {kind} cannot give its vectors back")
+            raise ValueError(f"an index of the kind {kind} cannot give its exact vectors back")
         if isinstance(index, library.IndexIVF):
             index.make_direct_map()
         return [index.reconstruct_batch(places)]
 
-    return request.read({}, index.ntotal, list, take)
+    return request.read({}, index.ntotal, list, take, width=index.d)
 
 
 def read(source: BinaryIO, target: BinaryIO, kind: str) -> None:
@@ -79,7 +81,7 @@ def read(source: BinaryIO, target: BinaryIO, kind: str) -> None:
     """
     paths, request = json.load(source)
     stored = {"parquet": parquet, "faiss": faiss}[kind](paths, Request(**request))
-    stated = [dict(stored.metadata), stored.count, stored.images, stored.named]
+    stated = {name: getattr(stored, name) for name in STATED}
     target.write(json.dumps(stated).encode() + b"\n")
     parts = stored.vectors if stored.images else ()
     target.writelines(np.ascontiguousarray(part, "<f4").data for part in parts)

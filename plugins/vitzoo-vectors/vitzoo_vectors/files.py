@@ -27,7 +27,7 @@ from vitzoo_vectors.stored import (
     Request,
     Stored,
     check_identity,
-    choose,
+    is_there,
     need,
 )
 
@@ -45,10 +45,10 @@ def read_file(path: Path, request: Request) -> Stored:
         StoreError: it is damaged.
         MissingDependency: a package is not installed.
     """
-    if os.path.exists(manifest := path / MANIFEST):  # noqa: PTH110  # False for a long name
+    if is_there(manifest := path / MANIFEST):
         return _folder(manifest, request)
     if not os.path.isfile(path) or path.suffix not in KINDS:  # noqa: PTH113
-        there = "it is no such file" if os.path.exists(path) else "there is none"  # noqa: PTH110
+        there = "it is no such file" if is_there(path) else "there is none"
         if os.path.isdir(path):  # noqa: PTH112
             there = f"it is a folder without {MANIFEST}"
         raise InvalidOption(
@@ -63,14 +63,17 @@ def read_file(path: Path, request: Request) -> Stored:
         return replace(found, note=f"{how} identity")
     stated = _json(sidecar)
     if stated.get("sha256") != _sha256(path):
-        return replace(found, note=f"{printable(sidecar)} states another SHA-256")
+        note = f"{printable(sidecar)} does not state the SHA-256 of the file, which may be newer"
+        return replace(found, note=f"{note}; write it again (vitzoo_vectors.write_sidecar)")
     return replace(found, metadata=stated, canary=_table(stated.get(CANARY)))
 
 
 def _folder(manifest: Path, request: Request) -> Stored:
     """Read a folder of `embed`, whose parts must state what its manifest states."""
     stated, parts = _json(manifest), sorted(manifest.parent.glob("part-*.parquet"))
-    found = _read(parts or [manifest.with_name("part-000000.parquet")], request)
+    if not parts:
+        raise StoreError(f"{printable(manifest.parent)} has no part; run vitzoo embed again")
+    found = _read(parts, request)
     identity, of_parts = _table(stated.get("identity")), found.metadata.get(IDENTITY)
     if identity and of_parts != json.dumps(identity, sort_keys=True):
         raise StoreError(
@@ -125,10 +128,11 @@ def _read(paths: Sequence[Path], request: Request) -> Stored:
         if isinstance(read, str):
             return _in_child(read, paths, request)
         return read(paths[0], request)
+    except InvalidOption as error:
+        raise InvalidOption(f"{shown}: {error}") from error
     except Exception as error:  # of any library
-        kind = InvalidOption if isinstance(error, InvalidOption) else StoreError
         text = f"cannot read {shown}: {printable(str(error) or repr(error))}; check the file"
-        raise kind(text) from error
+        raise StoreError(text) from error
 
 
 def _npy(path: Path, request: Request) -> Stored:
@@ -137,7 +141,8 @@ def _npy(path: Path, request: Request) -> Stored:
     array = np.lib.format.open_memmap(path, mode="r")
     if array.ndim != 2 or array.dtype.kind != "f":
         raise ValueError(f"expected floats (n, d), got {array.dtype} {array.shape}")
-    return request.read({}, len(array), list, lambda places: _taken(array, places))
+    count, width = array.shape
+    return request.read({}, count, list, lambda places: _taken(array, places), width=width)
 
 
 def _safetensors(path: Path, request: Request) -> Stored:
@@ -148,14 +153,14 @@ def _safetensors(path: Path, request: Request) -> Stored:
         parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
         floats = {n: p for n, p in parts.items() if p.get_dtype() in FLOATS}
         tables = [name for name, part in floats.items() if len(part.get_shape()) == 2]
-        name = choose(tables, request.columns if request.of_vectors else tables[:1] or [""])
-        metadata, count = file.metadata() or {}, parts[name].get_shape()[0]
+        name = request.choose(tables)
+        count, width = parts[name or tables[0]].get_shape()
 
         def take(places: Places) -> NDArray[Any]:
             whole = len(places) == count  # a slice of all is copied twice
             return np.asarray(file.get_tensor(name)) if whole else _taken(parts[name], places)
 
-        return request.read(metadata, count, list, take)
+        return request.read(file.metadata() or {}, count, list, take, width=width if name else 0)
 
 
 def _taken(part: Any, places: Places) -> NDArray[Any]:
@@ -182,11 +187,14 @@ def _in_child(kind: str, paths: Sequence[Path], request: Request) -> Stored:
             output=OUTPUT + 16 * size,
         )
         target.seek(0)
-        metadata, count, images, named = json.loads(target.readline())
-        vectors = np.fromfile(target, "<f4").reshape(len(images), -1 if images else 0)
+        stated = json.loads(target.readline())
+        images = stated["images"]
+        count, belonging, width = (int(stated[n]) for n in ("count", "belonging", "width"))
+        vectors = np.fromfile(target, "<f4").reshape(len(images), width if images else 0)
     if any(type(image) is not int or image not in range(len(request.images)) for image in images):
         raise ValueError(f"it states other images, {short_repr(images)}")
-    return Stored(_table(metadata), int(count), vectors, images, named=bool(named))
+    metadata, named = _table(stated["metadata"]), bool(stated["named"])
+    return Stored(metadata, count, vectors, images, named=named, belonging=belonging, width=width)
 
 
 Read = Callable[[Path, Request], Stored]

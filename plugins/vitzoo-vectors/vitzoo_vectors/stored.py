@@ -6,14 +6,22 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import vitzoo
-from vitzoo.errors import IntegrityError, InvalidOption, MissingDependency, printable
+from vitzoo.errors import (
+    IntegrityError,
+    InvalidOption,
+    MissingDependency,
+    StoreError,
+    printable,
+    short_repr,
+)
 
 ANY = f"vz1:any:{'a' * 26}:{'a' * 26}"
 IDENTITY, CANARY = "vitzoo.identity", "vitzoo.canary"  # of metadata
@@ -33,6 +41,8 @@ class Stored:
         canary: of each output, as plain data.
         note: why the metadata do not hold.
         named: whether names say which image a vector is of.
+        belonging: number of vectors that belong to one image.
+        width: numbers of a vector, 0 if it is not known.
     """
 
     metadata: Mapping[str, Any]
@@ -42,6 +52,8 @@ class Stored:
     canary: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
     named: bool = False
+    belonging: int = 0
+    width: int = 0
 
 
 @dataclass(frozen=True)
@@ -52,11 +64,13 @@ class Request:
         columns: names of the column of vectors; the first one that is there counts.
         images: paths of the images whose vectors are read; without them, only the metadata are.
         most: number of vectors that are read, evenly spread over those of the images.
+        keys: names of the column, or of the payload, with names of images; the first one counts.
     """
 
     columns: Sequence[str]
     images: Sequence[str] = ()
     most: int = 0
+    keys: Sequence[str] = KEYS
 
     @property
     def of_vectors(self) -> bool:
@@ -70,12 +84,53 @@ class Request:
                 f"--column is {printable(self.columns[0])}, but PLACE has no columns; leave it out"
             )
 
+    def choose(self, names: Iterable[str], *, must: bool = False) -> str:
+        """Return the first wanted name that is there, or the only name.
+
+        If several are there, it is empty, unless vectors are read or it is a `must`.
+        """
+        known = list(names)
+        there = [name for name in self.columns if name in known]
+        asked = len(self.columns) == 1
+        if there or (len(known) == 1 and not asked):
+            return (there or known)[0]
+        if not known:
+            raise InvalidOption("PLACE has no column of vectors, which are lists of numbers")
+        if not (must or self.of_vectors):
+            return ""
+        raise InvalidOption(
+            f"--column must name the vectors, one of {', '.join(map(printable, known))}; got "
+            f"{short_repr(self.columns[0]) if asked else 'none'}"
+        )
+
+    def key(self, names: Iterable[str]) -> str:
+        """Return the column that names images; empty if there is none.
+
+        Raises:
+            InvalidOption: the user names another one.
+        """
+        known = list(names)
+        found = next((name for name in self.keys if name in known), "")
+        if not found and len(self.keys) == 1:
+            raise InvalidOption(
+                f"--key must name the images, one of {', '.join(map(printable, known))}; got "
+                f"{short_repr(self.keys[0])}"
+            )
+        return found
+
+    def named(self, table: Mapping[str, Any] | None, otherwise: object) -> str:
+        """Return what names the image of a vector, from its payload."""
+        known = table or {}
+        return str(next((known[key] for key in self.keys if known.get(key) is not None), otherwise))
+
     def read(
         self,
         metadata: Mapping[str, Any],
         count: int,
         names: Callable[[], Sequence[str]],
         take: Callable[[Places], Any],
+        *,
+        width: int,
     ) -> Stored:
         """Return what is read of a file or a collection.
 
@@ -83,14 +138,18 @@ class Request:
             metadata, count: as for `Stored`.
             names: returns what names the image of each vector; nothing if nothing does.
             take: returns the vectors (n, d) at sorted places; in `child`, parts of them.
+            width: d, 0 if it is not known.
         """
+        found = Stored(metadata, count, width=width)
         if not self.images:
-            return Stored(metadata, count)
+            return found
         known = names()
         places, images = self._pairs(known, count)
+        found = replace(found, named=bool(known), belonging=len(places))
         if not len(places):
-            return Stored(metadata, count, named=bool(known))
-        return Stored(metadata, count, take(places), images.tolist(), named=bool(known))
+            return found
+        some = np.linspace(0, len(places) - 1, min(self.most, len(places))).round().astype(int)
+        return replace(found, vectors=take(places[some]), images=images[some].tolist())
 
     def _pairs(self, names: Sequence[str], count: int) -> tuple[Places, Places]:
         """Return places of vectors and the numbers of their images.
@@ -108,8 +167,7 @@ class Request:
                 longest[number] = max(length, longest.get(number, 0))
             there = [n >= 0 and length == longest[n] for n, length in found]
             places, images = np.flatnonzero(there), np.array([n for n, _ in found])[there]
-        some = np.linspace(0, len(places) - 1, min(self.most, len(places))).round().astype(int)
-        return places[some], images[some]
+        return places, images
 
     def _image(self, images_of: Mapping[str, list[int]], name: list[str]) -> tuple[int, int]:
         """Return the image with the longest end of a name, and that length; -1 if several have."""
@@ -146,23 +204,19 @@ def need(module: str, distribution: str, place: str) -> None:
         )
 
 
-def choose(names: Iterable[str], wanted: Sequence[str]) -> str:
-    """Return the first wanted name that is there, or the only name."""
-    known = list(names)
-    there = [name for name in wanted if name in known]
-    found = there or (known if len(wanted) > 1 else [])  # a name that the user wrote is there
-    if not found or (len(found) > 1 and not there):
-        raise InvalidOption(
-            f"--column must name the vectors, one of {', '.join(map(printable, known)) or '(none)'}"
-            f"; got {wanted[0]!r}"
-        )
-    return found[0]
+def is_there(path: Path) -> bool:
+    """Tell whether there is a file or a folder.
 
-
-def named(table: Mapping[str, Any] | None, otherwise: object) -> str:
-    """Return what names the image of a vector, from its payload."""
-    known = table or {}
-    return str(next((known[key] for key in KEYS if known.get(key) is not None), otherwise))
+    Raises:
+        StoreError: its folder cannot be read.
+    """
+    try:
+        path.stat()
+    except PermissionError as error:
+        raise StoreError(f"cannot read {printable(path)}: {error.strerror}; allow it") from error
+    except (OSError, ValueError):  # such as a long name
+        return False
+    return True
 
 
 def texts(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
@@ -171,10 +225,14 @@ def texts(metadata: Mapping[bytes, bytes] | None) -> dict[str, str]:
     return {k.decode("utf-8", "replace"): v.decode("utf-8", "replace") for k, v in pairs}
 
 
-def columns(schema: Any, wanted: Sequence[str]) -> tuple[str, str]:
-    """Return the column of vectors of an Arrow schema, and that of keys; empty if there is none."""
-    column = choose((one.name for one in schema if "list" in str(one.type)), wanted)
-    return column, next((name for name in KEYS if name in schema.names), "")
+def columns(schema: Any, request: Request) -> tuple[str, str, int]:
+    """Return the column of vectors of an Arrow schema, that of keys, and the length of a vector.
+
+    What is not there, or not known, is empty and 0.
+    """
+    lists = {one.name: one.type for one in schema if "list" in str(one.type)}
+    column = request.choose(lists)
+    return column, request.key(schema.names), getattr(lists.get(column), "list_size", 0)
 
 
 def array_of(column: Any, width: int = 0) -> NDArray[np.float32]:

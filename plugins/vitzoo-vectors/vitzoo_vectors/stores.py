@@ -9,6 +9,7 @@ import warnings
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,14 +31,12 @@ from vitzoo.errors import (
 )
 from vitzoo_vectors.stored import (
     IDENTITY,
-    KEYS,
     Places,
     Request,
     Stored,
     array_of,
-    choose,
     columns,
-    named,
+    is_there,
     need,
     texts,
 )
@@ -47,13 +46,16 @@ SECRETS = ("PGPASSWORD", "QDRANT_API_KEY", "LANCEDB_API_KEY", "CHROMA_API_KEY")
 LIKE = re.compile(r"(qdrant|chroma|lancedb|postgres(ql)?):|.*password=")  # may have a password
 FORM = re.compile(r"(?:(qdrant|chroma|lancedb):([^#]+)|(postgres(?:ql)?://[^#]*))#(.+)", re.DOTALL)
 ROW = "tableoid || ' ' || ctid"  # a row of a partitioned table
+SHORT = 4
 BATCH = 1000  # points in a request
 MARKS = {"qdrant": "meta.json", "chroma": "chroma.sqlite3"}  # clients make folders without them
 COLUMNS = """
-SELECT attname, format_type(atttypid, NULL), col_description(attrelid, attnum), relkind
+SELECT attname, format_type(atttypid, NULL), col_description(attrelid, attnum), atttypmod, relkind
 FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid
 WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"""
 TABLES = ("r", "p", "m")  # whose rows have a place: tables, partitioned and materialised ones
+VISIBLE = "SELECT relname FROM pg_class WHERE relkind = ANY(%s) AND pg_table_is_visible(oid)"
+VISIBLE += " AND relnamespace <> 'pg_catalog'::regnamespace"
 
 
 class Address(NamedTuple):
@@ -100,7 +102,8 @@ class Address(NamedTuple):
         decoded = dict(parse_qsl(parts.query)).values()
         secrets = [parts.query, *raw, *decoded, parts.password, self.key, *self.headers.values()]
         for one in filter(None, [*secrets, *map(os.environ.get, SECRETS)]):
-            text = text.replace(one, "***")
+            whole = r"\b" if len(one) < SHORT else ""  # not within other words
+            text = re.sub(f"{whole}{re.escape(one)}{whole}", "***", text)
         return printable(text)
 
 
@@ -119,6 +122,7 @@ def address_of(place: str) -> Address | None:
             "an address must be STORE:ADDRESS#COLLECTION, such as qdrant:http://localhost:6333#a, "
             "or postgresql://USER@HOST/DATABASE#TABLE, where a password has %23, %2F and %40 for "
             f"#, / and @; got {printable(re.split('[:=]', place)[0])}:"
+            f"{'' if '#' in place else ' without a #'}"
         )
     return Address("lancedb", str(path.parent), path.stem) if path.suffix == ".lance" else None
 
@@ -145,7 +149,7 @@ def read_store(address: Address, request: Request) -> Stored:
         names = "VITZOO_OFFLINE, HF_HUB_OFFLINE and TRANSFORMERS_OFFLINE"
         raise Offline(f"{address} is not read offline; unset {names}")
     marked = Path(address.where, MARKS.get(address.store, ""))
-    if not address.remote and not os.path.exists(marked):  # noqa: PTH110  # False for a long name
+    if not address.remote and not is_there(marked):
         where = printable(address.where.rpartition("@")[2])
         raise InvalidOption(
             f"there is no folder {where} of {address.store}; correct PLACE, or write http:// "
@@ -169,10 +173,10 @@ def read_store(address: Address, request: Request) -> Stored:
     raise TransferError(f"cannot read {address}: {told}; check the address, the server and the key")
 
 
-def _known(address: Address, names: Sequence[str]) -> None:
+def _known(address: Address, names: Sequence[str], more: str = "") -> None:
     if address.collection not in names:
         listed = ", ".join(sorted(map(printable, names))[:20]) or "no collection"
-        raise InvalidOption(f"there is no collection {address}; the store has {listed}")
+        raise InvalidOption(f"there is no collection {address}; the store has {listed}{more}")
 
 
 class Points(pickle.Unpickler):
@@ -214,14 +218,16 @@ def _qdrant(address: Address, request: Request) -> Stored:
         _known(address, [one.name for one in client.get_collections().collections])
 
         def names() -> list[str]:
-            points, offset = client.scroll(address.collection, limit=BATCH, with_payload=KEYS)
+            points, offset = client.scroll(
+                address.collection, limit=BATCH, with_payload=request.keys
+            )
             while offset is not None:
                 page, offset = client.scroll(
-                    address.collection, limit=BATCH, offset=offset, with_payload=KEYS
+                    address.collection, limit=BATCH, offset=offset, with_payload=request.keys
                 )
                 points += page
             ids.extend(point.id for point in points)
-            return [named(point.payload, point.id) for point in points]
+            return [request.named(point.payload, point.id) for point in points]
 
         def fetch(some: list[Any]) -> Iterable[tuple[Any, Any]]:
             for point in client.retrieve(address.collection, some, False, True):
@@ -232,14 +238,19 @@ def _qdrant(address: Address, request: Request) -> Stored:
                 yield point.id, vector
 
         config = client.get_collection(address.collection).config
-        column, several = "", isinstance(config.params.vectors, dict)
-        if several and request.of_vectors:
-            column = choose(config.params.vectors, request.columns)
-        elif not several:
+        params: Any = config.params.vectors
+        column = ""
+        if isinstance(params, dict):
+            column = request.choose(params)
+            params = params.get(column)
+        else:
             request.refuse_column()
+        width = getattr(params, "size", 0)
         metadata = config.metadata or {}
         count = client.count(address.collection).count
-        return request.read(metadata, count, names, lambda places: _by_ids(ids, places, fetch))
+        return request.read(
+            metadata, count, names, lambda places: _by_ids(ids, places, fetch), width=width
+        )
 
 
 def _chroma(address: Address, request: Request) -> Stored:
@@ -264,14 +275,18 @@ def _chroma(address: Address, request: Request) -> Stored:
     def names() -> list[str]:
         every = collection.get(include=["metadatas"])
         ids.extend(every["ids"])
-        return [named(table, one) for one, table in zip(ids, every["metadatas"], strict=True)]
+        tables = zip(ids, every["metadatas"], strict=True)
+        return [request.named(table, one) for one, table in tables]
 
     def fetch(some: list[str]) -> Iterable[tuple[str, Any]]:
         page = collection.get(ids=some, include=["embeddings"])
         return zip(page["ids"], page["embeddings"], strict=True)
 
     metadata, count = collection.metadata or {}, collection.count()
-    return request.read(metadata, count, names, lambda places: _by_ids(ids, places, fetch))
+    width = max(map(len, collection.get(limit=1, include=["embeddings"])["embeddings"]), default=0)
+    return request.read(
+        metadata, count, names, lambda places: _by_ids(ids, places, fetch), width=width
+    )
 
 
 def _lancedb(address: Address, request: Request) -> Stored:
@@ -280,7 +295,7 @@ def _lancedb(address: Address, request: Request) -> Stored:
     database = lancedb.connect(address.where)
     _known(address, database.table_names(limit=10_000))
     table = database.open_table(address.collection)
-    column, key = columns(table.schema, request.columns) if request.of_vectors else ("", "")
+    column, key, width = columns(table.schema, request)
 
     def names() -> list[str]:
         found = table.search().select([key]).limit(count).to_arrow() if key else None
@@ -290,7 +305,7 @@ def _lancedb(address: Address, request: Request) -> Stored:
         return array_of(table.take_offsets(places.tolist()).select([column]).to_arrow()[column])
 
     count = table.count_rows()
-    return request.read(texts(table.schema.metadata), count, names, take)
+    return request.read(texts(table.schema.metadata), count, names, take, width=width)
 
 
 def _postgresql(address: Address, request: Request) -> Stored:
@@ -302,13 +317,15 @@ def _postgresql(address: Address, request: Request) -> Stored:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         table = Identifier(*address.collection.split("."))
         fields = connection.execute(COLUMNS, [table.as_string(connection)]).fetchall()
-        if not fields or fields[0][3] not in TABLES:
-            what = "is a view; write its table" if fields else "is no table; write SCHEMA.TABLE"
-            raise InvalidOption(f"{address} {what} after the #")
-        kinds = [name for name, kind, *_ in fields if kind in ("vector", "halfvec")]
-        column = choose(kinds, request.columns)
-        comments = {name: comment for name, _, comment, _ in fields}
-        key = next((name for name in KEYS if name in comments), column)
+        if not fields:
+            tables = connection.execute(VISIBLE, [[*TABLES]]).fetchall()
+            _known(address, [name for (name,) in tables], "; write SCHEMA.TABLE for others")
+        if fields[0][4] not in TABLES:
+            raise InvalidOption(f"{address} is a view; write its table after the #")
+        widths = {name: size for name, kind, _, size, _ in fields if kind in ("vector", "halfvec")}
+        column = request.choose(widths, must=True)
+        comments = {name: comment for name, _, comment, *_ in fields}
+        key = request.key(comments) or column
         ids: list[str] = []
 
         def select(what: str, *values: object) -> list[Any]:
@@ -330,8 +347,15 @@ def _postgresql(address: Address, request: Request) -> Stored:
             )
 
         ((count,),) = select("SELECT count({v}) FROM {table}")
-        metadata = {IDENTITY: comments[column]}
-        return request.read(metadata, count, names, lambda places: _by_ids(ids, places, fetch))
+        found = request.read(
+            {IDENTITY: comments[column]},
+            count,
+            names,
+            lambda places: _by_ids(ids, places, fetch),
+            width=max(widths[column], 0),
+        )
+        note = f"the column {printable(column)} has no comment with an identity"
+        return replace(found, note="" if comments[column] else note)
 
 
 Read = Callable[[Address, Request], Stored]

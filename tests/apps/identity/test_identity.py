@@ -367,6 +367,10 @@ def test_vectors_of_another_network_are_refused():
         require_identity({"vitzoo.identity": text}, small(seed=1))
     with refuses(InvalidOption, "no 'vitzoo.identity'", "'a'", "vitzoo.identity(model)"):
         require_identity({"a": 1}, model)
+    with refuses(InvalidOption, "no 'vitzoo.identity'", "vitzoo.identity(model)"):
+        require_identity(None, model)  # of a collection without metadata
+    with refuses(InvalidOption, "vz1:LABEL:NETWORK:NUMBERS", "'vz1:abc'"):
+        require_identity(text, "vz1:abc")
     with refuses(InvalidOption, "vz1:LABEL:NETWORK:NUMBERS", "'vz2:a'"):
         require_identity({"vitzoo.identity": "vz2:a"}, model)
     with refuses(InvalidOption, "vz1:LABEL:NETWORK:NUMBERS", r"'vz1:\x1b"):

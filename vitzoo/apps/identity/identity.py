@@ -112,13 +112,15 @@ def identity(
     if not isinstance(model, Predictor):
         model = Predictor(model, outputs=output, **options)
     elif options:
-        raise InvalidOption(f"a Predictor states its {', '.join(options)}; pass them to Predictor")
+        raise InvalidOption(
+            f"a Predictor has its {', '.join(options)} already; leave them out, or make another one"
+        )
     return identities(model, [output], normalised=normalised)[output]
 
 
 @check_keywords(passed_to=identity)
 def require_identity(
-    metadata: Mapping[Any, Any] | str | bytes,
+    metadata: Mapping[Any, Any] | str | bytes | None,
     model: Model,
     output: str = "pooled",
     **options: Any,
@@ -127,7 +129,7 @@ def require_identity(
 
     Args:
         metadata: of a collection of vectors or of a Parquet file of `embed`, with the entry
-            `vitzoo.identity`; or that entry.
+            `vitzoo.identity`; or that entry. None: a collection without metadata.
         model: the network that makes queries, as for `identity`; or the text of its identity.
         output, options: as for `identity`.
 
@@ -145,7 +147,7 @@ def require_identity(
     """
     check_types("require_identity", output=(output, "text"))
     stored = stored_identity(metadata, output)
-    text = isinstance(model, str) and FORM.fullmatch(model)
+    text = isinstance(model, str) and model.startswith("vz1:")
     now = Identity.parse(model if text else identity(model, output, **options))
     result = now.compared(stored)
     if result == ANOTHER:
@@ -156,7 +158,9 @@ def require_identity(
     return result
 
 
-def stored_identity(metadata: Mapping[Any, Any] | str | bytes, output: str = "pooled") -> Identity:
+def stored_identity(
+    metadata: Mapping[Any, Any] | str | bytes | None, output: str = "pooled"
+) -> Identity:
     """Return the identity in the metadata of vectors.
 
     Args:
@@ -168,7 +172,8 @@ def stored_identity(metadata: Mapping[Any, Any] | str | bytes, output: str = "po
         InvalidOption: the metadata have no identity.
     """
     entry: Any = metadata
-    if isinstance(metadata, Mapping):
+    if metadata is None or isinstance(metadata, Mapping):
+        metadata = metadata or {}
         entry = metadata.get(KEY, metadata.get(KEY.encode()))
         if entry is None:
             raise InvalidOption(
