@@ -186,11 +186,10 @@ def _identity(read: Stored, output: str) -> tuple[str, str]:
 def _other_width(read: Stored, predictor: Any, output: str) -> str:
     """Return what is wrong with the length of the stored vectors; empty if nothing is."""
     width = read.width or read.vectors.shape[1]
-    try:
-        new = math.prod(predictor.shapes[output])
-    except InvalidOption:  # it depends on the native size
-        return ""
-    if width in (0, new):
+    new = width
+    with suppress(InvalidOption):  # it depends on the native size
+        new = math.prod(predictor.shapes[output]) if width else 0
+    if width == new:
         return ""
     return (
         f"a stored vector has {width} numbers, {output!r} of the network has {new}; --output and "
@@ -269,10 +268,10 @@ def _measured(
     """
     distances, units = [], []
     for vector, row in zip(stored, rows, strict=True):
-        new = np.full_like(vector, np.nan) if row.error else row.outputs[output].ravel()
-        same_length = new.shape == vector.shape and len(vector) > 0
-        new = new if same_length else np.full_like(vector, np.nan)
-        distances.append(np.linalg.norm(_unit(vector) - _unit(new)) if same_length else np.nan)
+        new = np.empty(0) if row.error else row.outputs[output].ravel()
+        comparable = new.shape == vector.shape and len(vector) > 0
+        new = new if comparable else np.full_like(vector, np.nan)
+        distances.append(np.linalg.norm(_unit(vector) - _unit(new)) if comparable else np.nan)
         units += [_unit(new)] if ordered else []
     found = np.array(distances)
     good = np.isfinite(found)
