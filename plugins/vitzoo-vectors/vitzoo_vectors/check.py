@@ -197,21 +197,26 @@ def _other_width(read: Stored, predictor: Any, output: str) -> str:
     )
 
 
+def _left_out(read: Stored, images: int) -> str:
+    """Return which vectors belong to no image; empty if all do."""
+    if not read.count:
+        return "there are no vectors"
+    if read.named and read.belonging < read.count:
+        left = f"{read.count - read.belonging} of {read.count} vectors"
+        return f"{left} name no image, or several, by {', '.join(KEYS)} or --key"
+    if not read.named and not read.images:
+        return (
+            f"there are {read.count} vectors and {images} images; without names they belong "
+            "together by order, which needs as many of both"
+        )
+    return ""
+
+
 def _compared(
     found: Checked, read: Stored, predictor: Any, output: str, images: Sequence[Path]
 ) -> Checked:
     """Compare stored vectors with those of their images."""
-    notes = [found.note] if found.note else []
-    if read.named and read.belonging < read.count:
-        left = f"{read.count - read.belonging} of {read.count} vectors"
-        notes.append(f"{left} name no image, or several, by {', '.join(KEYS)} or --key")
-    if not read.count:
-        notes.append("there are no vectors")
-    elif not read.images and not read.named:
-        notes.append(
-            f"there are {read.count} vectors and {len(images)} images; without names they belong "
-            "together by order, which needs as many of both"
-        )
+    notes = [note for note in (found.note, _left_out(read, len(images))) if note]
     if not read.images:
         return replace(found, note="; ".join(notes))
     paths = [images[number] for number in read.images]
@@ -237,12 +242,12 @@ def _compared(
         notes += ["the vectors are in another order than the images"] * same_set
     else:
         answer = NOT_APART if 2 * far <= len(distances) else ANOTHER
-        cause = f"float16, as they are stored, causes {HALF:g}" if half else f"float32, {NEAR:g}"
-        notes.append(
-            f"{far} of the vectors are farther than {FAR}, as of another network"
-            if far
-            else f"numerics alone cause at most: {cause}"
-        )
+        cause = f"float32 alone causes at most {NEAR:g}"
+        if half:
+            cause = f"float16, in which they are stored, causes at most {HALF:g}"
+        if far:
+            cause = f"{far} of the vectors are farther than {FAR}, as of another network"
+        notes.append(cause)
         notes += ["without names they belong to the images in their order"] * (
             bool(far) and not read.named
         )

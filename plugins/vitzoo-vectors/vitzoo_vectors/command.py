@@ -25,7 +25,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 @click.option("--normalised", is_flag=True, help="The identity is of vectors of length 1.")
 @click.option("--images", multiple=True, type=cli.PATH, help="Images of the vectors; a folder.")
 @click.option("--column", default="", help="Name of the column, tensor or vector.")
-@click.option("--key", default="", help="Name of the column or payload that names images.")
+@click.option("--key", default="", help="Column, or entry of the payload, with names of images.")
 @click.option("--rows", show_default=str(ROWS), type=COUNT, help="Vectors to compare.")
 @click.option("--all", "every", is_flag=True, help="Compare all vectors.")
 @click.option("--strict", is_flag=True, help="Exit with 1 for other numerics.")
@@ -66,13 +66,16 @@ def check_vectors_command(
       vitzoo check-vectors old.npy vit_b16 --images photos --all
     """
     every, strict, as_json = (options.pop(name) for name in ("every", "strict", "as_json"))
-    for needed, names, given in (
-        ("--images", "--rows and --all", (rows or every) and not images),
-        ("MODEL", "--strict", strict and model is None),
-        ("only one of them", "--rows and --all", rows and every),
+    for wrong, why in (
+        (
+            (rows or every) and not images,
+            "--rows and --all need --images; add it, or leave them out",
+        ),
+        (rows and every, "--rows and --all exclude each other; leave one out"),
+        (strict and model is None, "--strict needs MODEL; name it, or leave --strict out"),
     ):
-        if given:
-            raise click.UsageError(f"{names} need {needed}; add it, or leave them out")
+        if wrong:
+            raise click.UsageError(why)
     if model is not None and not model.startswith("vz1:"):
         cli.check_network(model, options["weights"])
     if model is not None and options["dtype"]:

@@ -63,8 +63,11 @@ def read_file(path: Path, request: Request) -> Stored:
         return replace(found, note=f"{how} identity")
     stated = _json(sidecar)
     if stated.get("sha256") != _sha256(path):
-        note = f"{printable(sidecar)} does not state the SHA-256 of the file, which may be newer"
-        return replace(found, note=f"{note}; write it again (vitzoo_vectors.write_sidecar)")
+        note = (
+            f"{printable(sidecar)} does not state the SHA-256 of the file, which may have changed"
+        )
+        how = "state the identity of what it contains now (vitzoo_vectors.write_sidecar)"
+        return replace(found, note=f"{note}; {how}")
     return replace(found, metadata=stated, canary=_table(stated.get(CANARY)))
 
 

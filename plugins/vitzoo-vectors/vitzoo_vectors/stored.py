@@ -95,7 +95,10 @@ class Request:
         if there or (len(known) == 1 and not asked):
             return (there or known)[0]
         if not known:
-            raise InvalidOption("PLACE has no column of vectors, which are lists of numbers")
+            raise InvalidOption(
+                "PLACE has no vectors: expected a column of lists, or a tensor (n, d) of floats; "
+                "name another place"
+            )
         if not (must or self.of_vectors):
             return ""
         raise InvalidOption(
@@ -213,7 +216,9 @@ def is_there(path: Path) -> bool:
     try:
         path.stat()
     except PermissionError as error:
-        raise StoreError(f"cannot read {printable(path)}: {error.strerror}; allow it") from error
+        raise StoreError(
+            f"cannot read {printable(path)}: {error.strerror}; change the rights"
+        ) from error
     except (OSError, ValueError):  # such as a long name
         return False
     return True

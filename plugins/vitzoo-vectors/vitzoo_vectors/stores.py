@@ -323,6 +323,8 @@ def _postgresql(address: Address, request: Request) -> Stored:
         if fields[0][4] not in TABLES:
             raise InvalidOption(f"{address} is a view; write its table after the #")
         widths = {name: size for name, kind, _, size, _ in fields if kind in ("vector", "halfvec")}
+        if not widths:
+            raise InvalidOption(f"{address} has no column of the type vector or halfvec")
         column = request.choose(widths, must=True)
         comments = {name: comment for name, _, comment, *_ in fields}
         key = request.key(comments) or column
