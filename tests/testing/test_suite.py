@@ -137,7 +137,7 @@ def test_authors_read_what_is_wrong_and_what_to_do(author):
     assert [line.split()[1].partition("::")[2] for line in failed] == [
         "TestAcme::test_variant_params[acme/net]"
     ]
-    assert "AssertionError: variant 'acme/net': it states params = 1, the network has 32613" in said
+    assert "WrongValue: variant 'acme/net': it states params = 1, the network has 32613" in said
     assert "write params = 32613, or correct its sizes" in said
     assert "vitzoo/testing/" not in said, "frames of vitzoo.testing are hidden"
 

@@ -13,8 +13,9 @@ from tables import cases
 pytestmark = pytest.mark.long
 
 SAME = {"epochs": 10, "batch_size": 30, "augment": "crop,flip,randaugment", "drop_path": 0.0}
-SAME |= {"label_smoothing": 0.1, "lr": 1e-3, "erase": 0.25, "progress": False}
+SAME |= {"label_smoothing": 0.1, "lr": 5e-3, "erase": 0.25, "progress": False}
 SEEDS, EPOCHS = 10, 6
+TOLERANCE = 1e-5
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +77,8 @@ def test_50_steps_have_the_losses_of_timm(paper, tmp_path, monkeypatch, options)
         network, batches, made.settings, 50, seed_step=lambda i: draw(0, i // 10, i % 10, 0)
     )
     assert len(found) == len(losses) == 50
-    assert statistics.stdev(losses) > 0.05
-    assert losses == pytest.approx(found, abs=1e-5)
+    assert statistics.stdev(losses) > 1000 * TOLERANCE
+    assert losses == pytest.approx(found, abs=TOLERANCE)
 
 
 def test_the_accuracy_of_ten_seeds_is_that_of_timm(paper, tmp_path):
