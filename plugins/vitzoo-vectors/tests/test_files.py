@@ -249,6 +249,14 @@ def test_images_are_named_by_the_column_of_the_user(run, tmp_path, vectors, file
     says(err, path, "--key", "photo, v", "'a'")
 
 
+@pytest.mark.parametrize("name", ["a.safetensors", "a.npy"])
+def test_a_file_without_names_has_no_key(run, tmp_path, vectors, files, name):
+    write(tmp_path / name, vectors, files, None)
+    code, out, err = run("check-vectors", tmp_path / name, "--key", "photo")
+    assert (code, out) == (2, "")
+    says(err, "--key", "'photo'", "leave it out")
+
+
 @pytest.mark.parametrize("name", ["a.parquet", "a.safetensors", "a.npy"])
 def test_vectors_of_another_length_are_of_another_network(run, tmp_path, name, vectors, identity):
     path, stated = tmp_path / name, {"vitzoo.identity": identity}

@@ -56,6 +56,7 @@ def faiss(paths: Sequence[str], request: Request) -> Stored:
     import faiss as library
 
     request.refuse_column()
+    request.refuse_key()
     outer = index = library.read_index(paths[0])  # `outer` owns the memory of what is in it
     if isinstance(outer, library.IndexIDMap):
         index = library.downcast_index(outer.index)

@@ -141,6 +141,7 @@ def _read(paths: Sequence[Path], request: Request) -> Stored:
 def _npy(path: Path, request: Request) -> Stored:
     """Read an array (n, d), without any pickle."""
     request.refuse_column()
+    request.refuse_key()
     array = np.lib.format.open_memmap(path, mode="r")
     if array.ndim != 2 or array.dtype.kind != "f":
         raise ValueError(f"expected floats (n, d), got {array.dtype} {array.shape}")
@@ -152,6 +153,7 @@ def _safetensors(path: Path, request: Request) -> Stored:
     """Read a tensor (n, d)."""
     from safetensors import safe_open
 
+    request.refuse_key()
     with safe_open(path, framework="numpy") as file:
         parts = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
         floats = {n: p for n, p in parts.items() if p.get_dtype() in FLOATS}

@@ -84,6 +84,14 @@ class Request:
                 f"--column is {printable(self.columns[0])}, but PLACE has no columns; leave it out"
             )
 
+    def refuse_key(self) -> None:
+        """Raise InvalidOption if the user names what names images, where nothing does."""
+        if len(self.keys) == 1:
+            raise InvalidOption(
+                f"--key is {short_repr(self.keys[0])}, but PLACE has no names; leave it out, so "
+                "that images belong to vectors by order"
+            )
+
     def choose(self, names: Iterable[str], *, must: bool = False) -> str:
         """Return the first wanted name that is there, or the only name.
 

@@ -320,7 +320,7 @@ def _postgresql(address: Address, request: Request) -> Stored:
         if not fields:
             tables = connection.execute(VISIBLE, [[*TABLES]]).fetchall()
             _known(address, [name for (name,) in tables], "; write SCHEMA.TABLE for others")
-        if fields[0][4] not in TABLES:
+        if fields and fields[0][4] not in TABLES:
             raise InvalidOption(f"{address} is a view; write its table after the #")
         widths = {name: size for name, kind, _, size, _ in fields if kind in ("vector", "halfvec")}
         if not widths:
